@@ -15,6 +15,9 @@ import anyio
 import anyio.to_thread
 import pytest
 from msgspec import structs
+from pyspark.errors import PySparkRuntimeError
+from pyspark.serializers import CPickleSerializer
+from pyspark.util import _load_from_socket
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.config.feeds import FeedConfig, SinkConfig
@@ -31,12 +34,13 @@ from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.shape.expressions import parse_condition, parse_select
 from tailer.shape.selection import Selection
 from tailer.spark.pipeline import group_task
-from tailer.spark.pipeline.cluster import Cluster, ClusterOptions
+from tailer.spark.pipeline.cluster import Cluster, ClusterOptions, convert_error
 from tailer.spark.pipeline.run import ClusterDecoder
 from tailer.testing.table import TableBuilder
 from tests.feed.test_pair import POST, PRE, cdf_table, image
 from tests.golden.test_golden import GoldenCase
 from tests.spark.test_stream import SCHEMA, rows
+from tests.support.components import free_port
 from tests.support.extent import rest_slow
 from tests.support.feeds import table_log
 
@@ -323,6 +327,46 @@ class Unread(Travelling):
         next(sent)
         await anyio.to_thread.run_sync(sent.close)
         return await super().run_task(name, work)
+
+
+class CutOff(Travelling):
+    """A cluster whose connection ends before the last thing that a task has sent; PySpark says
+    nothing of that."""
+
+    async def run_task(self, name: str, work: Callable[[], Any]) -> list[bytes]:
+        return (await super().run_task(name, work))[:-1]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["rows", "an error"])
+def test_results_that_were_cut_off_are_not_taken_for_all(
+    tmp_path: Path,
+    lost: bool,  # noqa: FBT001  # a parameter of the test
+) -> None:
+    table = many_files(tmp_path, 3)
+    if lost:
+        (path,) = [a["add"]["path"] for a in table.actions() if "add" in a][1:2]
+        (table.folder / path).unlink()
+    with pytest.raises(TransientError, match="was cut off"):
+        read_feed(table.folder, Offset(1), cluster=CutOff(10_000))
+
+
+def test_a_comparison_that_was_cut_off_is_not_taken_for_no_changes(tmp_path: Path) -> None:
+    table = many_files(tmp_path, 2)
+    old = [action for action in table.actions() if "add" in action]
+    table.commit(*map(table.remove, old), *(table.add(rows(n, n + 20)) for n in range(2)))
+    feed = FeedOptions(change_source="derived", key=("id",))
+    with pytest.raises(TransientError, match="was cut off"):
+        read_feed(tmp_path, Offset(2), feed, cluster=CutOff())
+
+
+def test_java_that_does_not_take_a_connection_in_time_may_do_so_again() -> None:
+    taken: Any = (free_port(), "a secret")
+    with (
+        pytest.raises((PySparkRuntimeError, UnboundLocalError)) as refused,
+        _load_from_socket(taken, CPickleSerializer()),
+    ):
+        pass
+    assert isinstance(convert_error(refused.value), TransientError)
 
 
 def test_a_lack_of_memory_in_a_task_may_pass(

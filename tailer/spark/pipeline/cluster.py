@@ -28,10 +28,12 @@ from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, TailerError, TransientError
 
-#: Spark's messages when a process was too slow to start, or an executor is gone; and when two
-#: jobs that begin at one moment share a worker's environment while a task is being sent.
+#: Spark's messages when a process was too slow to start or to take the results, or an executor is
+#: gone; and when two jobs that begin at one moment share a worker's environment while a task is
+#: being sent.
 _HEALING = (
     "Python worker failed to connect back",
+    "Can not open socket",
     "ExecutorLostFailure",
     "Python worker exited",
     "TaskResultLost",
@@ -144,7 +146,7 @@ class Cluster:
             raise
         except Exception as e:
             if not _is_session_lost(e):
-                raise _convert_error(e) from e
+                raise convert_error(e) from e
             async with self._starting:
                 if self._session is session:  # the next try starts another one
                     self._session = None
@@ -206,8 +208,10 @@ def _tag_jobs(context: SparkContext, tag: str) -> Iterator[None]:
             context.removeJobTag(tag)
 
 
-def _convert_error(error: Exception) -> TailerError:
+def convert_error(error: BaseException) -> TailerError:
     """Return an error of the cluster as one of ours."""
+    if isinstance(error, UnboundLocalError) and error.__context__ is not None:
+        error = error.__context__  # PySpark closes a connection that it has not opened
     text = str(error)
     if any(sign in text for sign in _HEALING):
         return TransientError(_extract_cause(text))

@@ -1,8 +1,9 @@
 """What a task of Spark does for a feed: decode a group of files, or compare those of a version.
 
 It is sent as it is, decodes with the daemon's own loop, and sends each step back: the counts of its
-entries, by their places in the group, and its rows as Arrow streams. An error of ours is sent too,
-after the steps before it.
+entries, by their places in the group, and its rows as Arrow streams. At last comes what it has
+counted, with an error of ours if there is one. Without that, something is missing: PySpark takes a
+connection that was cut off for the end of the results.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ _WRITE = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class Counts(Observer):
-    """What a task has read and met, which the driver counts as its own."""
+    """What a task has read and met, which the driver counts as its own. ``error`` is what it ended
+    with, after all that it has sent."""
 
     def __init__(self) -> None:
         self.read_bytes = self.texts = self.noops = 0
+        self.error: TailerError | None = None
 
     def count_read_bytes(self, count: int) -> None:
         self.read_bytes += count
@@ -98,9 +101,9 @@ class Rest(Struct, frozen=True):
     skip: int
 
 
-#: What a task sends: steps, and what is left of its group or, of a comparison, the files; its
-#: counts; and at last an error.
-Sent = PackedStep | Rest | list[ChangeFile] | TailerError | Counts
+#: What a task sends: steps, and what is left of its group or, of a comparison, the files; and at
+#: last its counts.
+Sent = PackedStep | Rest | list[ChangeFile] | Counts
 
 
 @dataclass(frozen=True)
@@ -204,8 +207,8 @@ class CompareTask:
 def _send_all(
     reader: TableReader, work: Callable[[BlockingPortal, TableLog, Counts], Iterator[Sent]]
 ) -> Iterator[bytes]:
-    """Yield what a task's work sends, then its counts, then its error, each pickled."""
-    counts, failed = Counts(), None
+    """Yield what a task's work sends, then its counts with its error, each pickled."""
+    counts = Counts()
     try:
         with (
             healing(f"{reader.source.table}: a task can't go on"),
@@ -214,10 +217,8 @@ def _send_all(
             for sent in work(portal, TableLog(store), counts):
                 yield pickle.dumps(sent)
     except TailerError as e:
-        failed = e
+        counts.error = e
     yield pickle.dumps(counts)
-    if failed is not None:
-        yield pickle.dumps(failed)
 
 
 def load_sent(sent: bytes) -> Sent:

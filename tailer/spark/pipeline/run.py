@@ -18,7 +18,7 @@ from tailer.changes import ChangeFile
 from tailer.config.feeds import Config, FeedConfig
 from tailer.config.readers import Readers
 from tailer.delta.commit import Commit
-from tailer.errors import TailerError
+from tailer.errors import TransientError
 from tailer.feed.read import ItemSender, ReadOn, read_in_process
 from tailer.feed.read_context import ReadContext, RemoteDecoder
 from tailer.feed.rows.span import SpanEntry, Step
@@ -95,27 +95,26 @@ class ClusterDecoder(RemoteDecoder):
         while rest is not None:
             group = group[rest.place :]
             task = GroupTask.from_group(reader, group, rest.skip)
-            rest = None
+            rest, end = None, None
             for sent in await self._cluster.run_task(self._feed.name, task.run):
-                found = await run_blocking(load_sent, sent)
+                end = found = await run_blocking(load_sent, sent)
                 if isinstance(found, PackedStep):
                     await use(await run_blocking(found.unpack, group))
                 elif isinstance(found, Rest):
                     rest = found
-                else:
-                    _take_end(found, context)
+            _take_end(end, context)
 
     async def derive_changes(
         self, context: ReadContext, commit: Commit, rewrite: Rewrite
     ) -> list[ChangeFile]:
         task = CompareTask(self._make_table_reader(context), rewrite_order(commit, rewrite))
         files: list[ChangeFile] = []
+        end: object = None
         for sent in await self._cluster.run_task(self._feed.name, task.run):
-            found = load_sent(sent)
+            end = found = load_sent(sent)
             if isinstance(found, list):
                 files = found
-            else:
-                _take_end(found, context)
+        _take_end(end, context)
         return files
 
     def _make_table_reader(self, context: ReadContext) -> TableReader:
@@ -131,9 +130,10 @@ class ClusterDecoder(RemoteDecoder):
         return TableReader(source, options, decode, context.columns)
 
 
-def _take_end(found: object, context: ReadContext) -> None:
+def _take_end(end: object, context: ReadContext) -> None:
     """Take what a task sends last: what it has counted, and an error."""
-    if isinstance(found, TailerError):
-        raise found
-    assert isinstance(found, Counts)
-    found.add_to(context.observer)
+    if not isinstance(end, Counts):
+        raise TransientError("Spark's connection was cut off within the results of a task")
+    end.add_to(context.observer)
+    if end.error is not None:
+        raise end.error
