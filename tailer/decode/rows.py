@@ -41,8 +41,8 @@ from tailer.native.values import make_flags, make_integers, make_texts
 __all__ = [
     "EARLY_KINDS",
     "DecodeOptions",
+    "LeftOut",
     "OpenFile",
-    "Passed",
     "Rows",
     "Skip",
     "build_kinds",
@@ -56,7 +56,7 @@ class Skip(Struct):
     remaining: int = 0
 
 
-class Passed(Struct):
+class LeftOut(Struct):
     """What is left out of a file: ``find_groups`` gives the numbers of row groups whose rows are
     not decoded, though they count, and ``count`` is how many changes these were; whoever takes it
     sets it to zero."""
@@ -91,19 +91,19 @@ def decode_file(
     skip: Skip,
     part: ByteRange | None = None,
     shapes: Shapes | None = None,
-    passed: Passed | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[Rows]:
     """Yield the changed rows of one file, or of a ``part`` of it, except those that ``skip`` skips.
 
     ``shapes`` are what the files before it were found to look like, under the same options. Of a
-    file that does not say itself what its changes are, rows are left out by ``passed``.
+    file that does not say itself what its changes are, rows may be ``left_out``.
     Raises :class:`TableError`, naming version and file, if the file contradicts the log.
     """
     try:
         parquet = open_parquet(source, file, options)
         decoder = _Decoder(parquet, source, file, selection, options, shapes or Shapes(options))
-        if passed is not None and file.change_type is not None:
-            decoder.passed = passed
+        if left_out is not None and file.change_type is not None:
+            decoder.left_out = left_out
         yield from decoder.decode_batches(skip, part)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
@@ -172,7 +172,7 @@ class _Decoder:
         self.row_groups = RowGroups(parquet, source)
         self.row_groups.check(file.num_records, shape.flat)
         self.bounded = BoundedColumns(parquet, self.row_groups, options.batch_bytes_max)
-        self.passed = Passed(lambda _: ())
+        self.left_out = LeftOut(lambda _: ())
 
     def decode_batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None and not self._is_read_whole():
@@ -212,14 +212,14 @@ class _Decoder:
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield the rows of each kind, batch by batch."""
         groups = self._find_groups(skip, part, passes)
-        left_out = self.passed.find_groups(self.parquet) if groups else ()
-        self.row_groups.announce(self.names, [group for group in groups if group not in left_out])
+        unwanted = self.left_out.find_groups(self.parquet) if groups else ()
+        self.row_groups.announce(self.names, [group for group in groups if group not in unwanted])
         for group, first in groups.items():
-            if group in left_out:
+            if group in unwanted:
                 count = self.selection.count(first, first + self.parquet.groups[group].rows)
                 skipped = min(skip.remaining, count)
                 skip.remaining -= skipped
-                self.passed.count += count - skipped
+                self.left_out.count += count - skipped
             else:
                 yield from self._decode_row_group(group, first, skip, passes)
 

@@ -151,7 +151,7 @@ async def _plan_version(context: ReadContext, commit: Commit, first: Offset) -> 
         from tailer.feed.pairing import pair_updates  # loads on demand
 
         plan, pairing = await pair_updates(context, commit, plan)
-    if plan.count is None and commit.header.files is not None:
+    if plan.count is None and commit.header.files is not None:  # few, and parsed already
         plan = FilePlan.from_list(plan.files)
     version = Version(commit.version, commit.timestamp_ms, commit.after, plan)
     return _PlannedVersion(version, pairing)
@@ -160,7 +160,7 @@ async def _plan_version(context: ReadContext, commit: Commit, first: Offset) -> 
 async def _plan_files(context: ReadContext, commit: Commit, first: Offset) -> FilePlan:
     """Return the files whose rows are the commit's changes, in their order; none if none of the
     changes are published, unless an index has to be found among them."""
-    plan = await commit_plan(context, commit)
+    plan = await _find_commit_plan(context, commit)
     if not first.index and not context.options.selection.may_have(commit.header):
         return FilePlan.from_list([])
     files: Iterable[ChangeFile]
@@ -173,8 +173,8 @@ async def _plan_files(context: ReadContext, commit: Commit, first: Offset) -> Fi
     return FilePlan.from_list(files) if plan.compares else FilePlan(files)
 
 
-async def commit_plan(context: ReadContext, commit: Commit) -> CommitPlan:
-    """Return the plan of a commit's changes."""
+async def _find_commit_plan(context: ReadContext, commit: Commit) -> CommitPlan:
+    """Return the plan of a commit's changes, without the file actions that change nothing."""
     options, live = context.options, context.live
     folder = options.diff.spill_folder
     ineffective = await live.find_ineffective(context.log, commit, options.change_source, folder)

@@ -211,4 +211,4 @@ class ReadContext(Struct, frozen=True):
 
     def make_finder(self, first: Offset) -> IndexFinder:
         """Return what finds where an offset's index lies among the files of its version."""
-        return IndexFinder(self.log.store, first, lost=self.unread)
+        return IndexFinder(self.log.store, first, unread=self.unread)

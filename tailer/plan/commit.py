@@ -17,7 +17,7 @@ from tailer.plan.rules import (
     Rewrite,
     choose_source,
     find_incomplete_removes,
-    is_derived_from_files,
+    needs_data_files,
     plan_changes,
     plan_rewrite,
     plan_rewritten_files,
@@ -66,7 +66,7 @@ async def plan_commit(
     """
     derived = choose_source(commit, source) == "derived"
     lacking = set[tuple[str, str]]()
-    if is_derived_from_files(commit, source):
+    if needs_data_files(commit, source):
         lacking = find_incomplete_removes(commit, ineffective, derived=derived)
     completions = await log.find_files(commit.version - 1, lacking)
     return CommitPlan(commit, derived, ineffective, completions)

@@ -19,7 +19,7 @@ from tailer.delta.commit import Commit
 from tailer.delta.digests import KEY_BYTES, file_digest, split_digests
 from tailer.errors import DataLoss, TransientError
 from tailer.log.table import TableLog
-from tailer.plan.rules import ChangeSource, is_derived_from_files
+from tailer.plan.rules import ChangeSource, needs_data_files
 from tailer.process.threads import run_blocking
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class LiveFiles:
             self.forget_files()
             if log.store.server_log:
                 return frozenset()  # the server's answers already are the changes
-            wanted = is_derived_from_files(commit, source)
+            wanted = needs_data_files(commit, source)
             if not wanted or not await self._load_files(log, commit, spill_folder):
                 return frozenset()
         keys, self._at = self._keys, None

@@ -90,8 +90,10 @@ def choose_source(commit: Commit, source: ChangeSource) -> Literal["cdf", "deriv
     return source
 
 
-def is_derived_from_files(commit: Commit, source: ChangeSource) -> bool:
-    """Return whether this version's changes are found from the files that it adds and removes."""
+def needs_data_files(commit: Commit, source: ChangeSource) -> bool:
+    """Return whether this version's changes are the rows of files that it adds and removes: it has
+    no cdc files, or they are not to be used. They need not be compared for that, so this is also
+    true of versions whose source is ``cdf`` (:func:`choose_source`)."""
     header = commit.header
     return header.data_changes > 0 and (not header.cdcs or source == "derived")
 

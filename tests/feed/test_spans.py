@@ -120,7 +120,7 @@ async def test_each_batch_leads_on_and_a_versions_last_one_to_the_next_version(
 async def test_a_lost_file_is_counted_and_has_no_rows(table: TableBuilder) -> None:
     context = reading_of(table)
     group = await group_of(context, await span_of(context))
-    group[0].is_lost = True
+    group[0].is_unread = True
     (step,) = steps_of(decoder(context, group, joins=True))
     made = BatchAssembler(context, context.make_finder(START), START, joins=True).add_step(
         step.decoded

@@ -3,7 +3,7 @@
 Nothing here reads or waits: the rows are there, and offsets are counted. The rules:
 
 - The index of an offset counts every change of its version, in the order in which they are read,
-  with those of lost files, which are counted as if they were delivered.
+  with those of files that are not read, which are counted as if they were delivered.
 - A version's last batch leads to the next version. So a crash after it does not repeat the version.
 - Without ``joins``, a version without changes gives one empty batch, which only moves the offset.
 
@@ -67,7 +67,7 @@ class BatchAssembler:
                     self._end_version(entry.version, at, following)
                 at = following
                 continue
-            if entry.is_lost:
+            if entry.is_unread:
                 at = structs.replace(at, index=at.index + count)
             elif decoded.rows is None:
                 at = at.advanced_by(count, counted_by)

@@ -79,14 +79,15 @@ def _count_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[in
 class IndexFinder:
     """Finds the file in which an offset's index lies, among a version's files in their order.
 
-    ``lost`` are files recorded as lost. ``index`` is that of the first change that is read.
+    ``unread`` are the files whose rows only count. ``index`` is that of the first change that is
+    read.
     """
 
-    def __init__(self, store: Store, first: Offset, lost: Container[ChangeFile] = ()) -> None:
+    def __init__(self, store: Store, first: Offset, unread: Container[ChangeFile] = ()) -> None:
         self.index = first.index
         self.skip = Skip(first.index)
         self._store = store
-        self._lost = lost
+        self._unread = unread
 
     async def skip_to_index(
         self, files: AsyncIterator[ChangeFile]
@@ -125,14 +126,14 @@ class IndexFinder:
                 await asyncio.gather(*counts, return_exceptions=True)
 
     async def _count_file(self, file: ChangeFile) -> int:
-        if file in self._lost:
+        if file in self._unread:
             return file.logged_rows() or 0
         return await count_known_changes(self._store, file)
 
     def _pass_file(self, file: ChangeFile, count: int) -> bool:
         """Return whether all of a file's changes lie before the index."""
         before = self.skip.remaining
-        if file in self._lost:  # changes that were not delivered are counted as if they were
+        if file in self._unread:  # its changes are counted as if they were delivered
             self.skip.remaining -= min(count, before)
             self.index += count - min(count, before)
             return True

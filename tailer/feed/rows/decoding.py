@@ -32,7 +32,7 @@ from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import iterate_kept_rows
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.row_order import keep_pairs_whole
-from tailer.decode.rows import Passed, Skip, decode_file
+from tailer.decode.rows import LeftOut, Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
 from tailer.feed.read_context import ReadContext
@@ -124,7 +124,7 @@ class SpanDecoder:
             at += 1
             if entry.file is None:
                 yield Decoded([(entry, 0)])
-            elif entry.is_lost:
+            elif entry.is_unread:
                 yield Decoded([(entry, entry.file.logged_rows() or 0)])
             else:
                 yield from self._decode_file(entry, entry.file, entry.opened)
@@ -138,7 +138,7 @@ class SpanDecoder:
         while end < len(self._group):
             entry = self._group[end]
             if entry.file is not None:
-                whole = entry.part is None and not entry.is_lost
+                whole = entry.part is None and not entry.is_unread
                 if not (whole and self._small.can_take(entry.file)):
                     break
                 files += 1
@@ -150,23 +150,23 @@ class SpanDecoder:
     def _decode_file(
         self, entry: SpanEntry, file: ChangeFile, opened: Fetched | None
     ) -> Iterator[Decoded]:
-        passed = Passed(partial(self._context.unread.find_row_groups, file))
+        left_out = LeftOut(partial(self._context.unread.find_row_groups, file))
         if file.kept is not None:  # finding the changes has decoded them
             found = iterate_kept_rows(file, self._skip)
         else:
-            found = self._decode_rows(opened or self._open_file(file), passed, entry.part)
+            found = self._decode_rows(opened or self._open_file(file), left_out, entry.part)
         for rows in found:
-            if passed.count:
-                yield Decoded([(entry, passed.count)])
-                passed.count = 0
+            if left_out.count:
+                yield Decoded([(entry, left_out.count)])
+                left_out.count = 0
             yield Decoded([(entry, rows.batch.num_rows)], self._make_valid(rows))
-        if passed.count:
-            yield Decoded([(entry, passed.count)])
+        if left_out.count:
+            yield Decoded([(entry, left_out.count)])
         if entry.part is None or entry.part.is_last:
             self._count_read_files([file])
 
     def _decode_rows(
-        self, opened: Fetched, passed: Passed, part: ByteRange | None
+        self, opened: Fetched, left_out: LeftOut, part: ByteRange | None
     ) -> Iterator[Rows]:
         file, context = opened.file, self._context
         with opened.source:
@@ -178,7 +178,7 @@ class SpanDecoder:
                 self._skip,
                 part,
                 shapes=context.shapes,
-                passed=passed,
+                left_out=left_out,
             )
             is_plain_cdc = file.change_type is None and file.kinds is None
             yield from keep_pairs_whole(rows) if is_plain_cdc else rows

@@ -86,21 +86,22 @@ def _add_known(one: int | None, other: int | None) -> int | None:
 class SpanEntry(Struct, eq=False):
     """A file of a span, or the end of a version, which follows its files and has no ``file``.
 
-    The rows of a file that ``is_lost`` are counted as if they were delivered. ``opened`` is the
-    file's content, where it was opened ahead of decoding. With a ``part``, only the rows in it are
+    The rows of a file that ``is_unread`` are counted as if they were delivered: it is lost, or none
+    of its rows is selected (:class:`tailer.feed.read_context.Unread`). ``opened`` is the file's
+    content, where it was opened ahead of decoding. With a ``part``, only the rows in it are
     meant, and the entries of the other parts follow.
     """
 
     version: Version
     file: ChangeFile | None = None
-    is_lost: bool = False
+    is_unread: bool = False
     opened: Fetched | None = None
     part: ByteRange | None = None
 
     @property
     def file_to_read(self) -> ChangeFile | None:
         """Return the file; None if there is nothing to read."""
-        return None if self.is_lost else self.file
+        return None if self.is_unread else self.file
 
     def find_size(self) -> int:
         """Return the encoded bytes that are read."""
@@ -116,8 +117,8 @@ class SpanEntry(Struct, eq=False):
 
 class Decoded(Struct, frozen=True):
     """Consecutive entries of a span, each with the number of its changes that are meant here, and
-    the rows of all of them; None if they have none: a lost file, row groups that are left out, the
-    end of a version."""
+    the rows of all of them; None if they have none: a file that is not read, row groups that are
+    left out, the end of a version."""
 
     counts: list[tuple[SpanEntry, int]]
     rows: Rows | None = None

@@ -165,5 +165,5 @@ def _take_turns(decode: Decode) -> Decode:
 
 def _is_tiny(group: list[SpanEntry]) -> bool:
     """Return whether another group like this one is better decoded after it than beside it."""
-    sizes = [entry.file.size for entry in group if entry.file is not None and not entry.is_lost]
+    sizes = [entry.file.size for entry in group if entry.file is not None and not entry.is_unread]
     return sum(_TINY_BYTES if size is None else size for size in sizes) < _TINY_BYTES * len(sizes)
