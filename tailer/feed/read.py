@@ -194,8 +194,8 @@ async def _read_in_order(
         sent.at,
         last,
         context.options.follow,
-        newest=context.observer.note_newest,
-        waits=context.check_idle_state,
+        on_newest=context.observer.note_newest,
+        on_wait=context.check_idle_state,
     )
     async with aclosing(following) as spans:
         async for found in spans:

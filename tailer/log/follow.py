@@ -35,10 +35,10 @@ async def follow_commits(
     start: Offset,
     last: int | None = None,
     options: FollowOptions | None = None,
-    newest: Callable[[int], None] = lambda _: None,
+    on_newest: Callable[[int], None] = lambda _: None,
 ) -> AsyncGenerator[Commit, None]:
     """Yield the commits of :func:`follow_spans`, one by one."""
-    async with aclosing(follow_spans(log, start, last, options, newest)) as spans:
+    async with aclosing(follow_spans(log, start, last, options, on_newest)) as spans:
         async for commits in spans:
             for commit in commits:
                 yield commit
@@ -49,15 +49,15 @@ async def follow_spans(
     start: Offset,
     last: int | None = None,
     options: FollowOptions | None = None,
-    newest: Callable[[int], None] = lambda _: None,
-    waits: Callable[[TableState], None] = lambda _: None,
+    on_newest: Callable[[int], None] = lambda _: None,
+    on_wait: Callable[[TableState], None] = lambda _: None,
 ) -> AsyncGenerator[list[Commit], None]:
     """Yield the commits from an offset's version on, contiguous and of one table, as they appear:
     as many at once as are there, at most :data:`tailer.log.cursor.SPAN_COMMITS_MAX`.
 
-    Ends after version ``last``; without one, never. ``newest`` is called with the newest version of
-    the table whenever it changes. ``waits`` is called with the state of the newest version when
-    the next one does not exist yet. Raises :class:`DataLoss` for a gap or a version that is gone,
+    Ends after version ``last``; without one, never. ``on_newest`` is called with the newest version
+    of the table whenever it changes, ``on_wait`` with the state of the newest version when the next
+    one does not exist yet. Raises :class:`DataLoss` for a gap or a version that is gone,
     :class:`TableReplaced` if the table is no longer the same, :class:`OffsetError` if it was
     another one from the start.
     """
@@ -73,7 +73,7 @@ async def follow_spans(
         watch: Watch | None = None
         while (action := cursor.next_action(anyio.current_time())) is not None:
             if cursor.newest != reported:
-                newest(reported := cursor.newest)
+                on_newest(reported := cursor.newest)
             answer: CursorAnswer = None
             match action:
                 case ask.Deliver(commits, at_head):
@@ -82,7 +82,7 @@ async def follow_spans(
                     yield commits
                 case ask.Wait(seconds):
                     if cursor.before is not None:
-                        waits(cursor.before)
+                        on_wait(cursor.before)
                     log.forget_files()
                     if watch is None:
                         watch = await stack.enter_async_context(store.watch(LOG_DIR))
@@ -101,7 +101,7 @@ async def _answer_cursor(log: TableLog, reader: LogReader, action: CursorAction)
             text = await reader.read_commit(version, asked_at)
             if not isinstance(text, CommitText):
                 return text
-            commit = await log.read_commit(version, before, floor_ms, text=text)
+            commit = await log.parse_commit(version, text, before, floor_ms)
             return ask.CommitsRead([commit], text.predecessor)
         case ask.ReadMore(after, count):
             versions = range(after.version + 1, after.version + 1 + count)

@@ -55,8 +55,9 @@ class JsonFile(NamedTuple):
 class JsonFiles:
     """Reads the JSON files of one table's log.
 
-    A half-written commit is waited for up to ``torn_commit_max_s`` seconds. Small files that are as
-    they were ``listed``, by their tags, are read once.
+    A half-written commit is waited for up to ``torn_commit_max_s`` seconds. Only a log that was
+    listed once (:mod:`tailer.log.listed`) keeps what it has read: its small files that still have
+    the tags that they were ``listed`` with. For a log that is followed, nothing is kept.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class JsonFiles:
         whole = status.size <= len(data) and (data.endswith(b"\n") or _ends_whole(lines))
         return CommitText(lines, status) if whole else None
 
-    async def read_commit(self, name: str) -> CommitText | Torn:
+    async def read_commit_text(self, name: str) -> CommitText | Torn:
         """Return a commit if its last line is whole and its size no longer changes: a writer
         without atomic rename may be in the middle of it. (A tear exactly at a line's end can't be
         seen.) Raises FileNotFoundError."""
@@ -161,16 +162,16 @@ class JsonFiles:
         return Torn(_detect_form(lines))
 
     async def prefetch_commit(self, version: int) -> None:
-        """Read a commit, and look up the one before it; :meth:`read_commit` has both then."""
+        """Read a commit, and look up the one before it; :meth:`read_commit_text` has both then."""
         name = format_commit_name(version)
-        if isinstance(await self.read_commit(name), CommitText) and name in self._kept:
+        if isinstance(await self.read_commit_text(name), CommitText) and name in self._kept:
             before = await self.store.stat(f"{LOG_DIR}/{format_commit_name(version - 1)}")
             self._predecessors[name] = FileTag(before.tag)
 
     async def read_whole_commit(self, version: int) -> CommitText:
         """Return a commit, and wait for its writer if it is torn."""
         patience = Patience(self.torn_commit_max_s)
-        while isinstance(text := await self.read_commit(format_commit_name(version)), Torn):
+        while isinstance(text := await self.read_commit_text(format_commit_name(version)), Torn):
             pause_s = patience.pause_s(text)
             if pause_s is None:
                 raise patience.make_error(text, self.store.root, version)

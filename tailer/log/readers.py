@@ -54,7 +54,7 @@ class PlainReader:
         if mark is not None and mark == self._rest:
             return NotThere(asked_at, idle=True)
         try:
-            return await self._json.read_commit(format_commit_name(version))
+            return await self._json.read_commit_text(format_commit_name(version))
         except FileNotFoundError:
             self._rest = mark
             return NotThere(asked_at)
@@ -82,7 +82,7 @@ class BulkReader:
 
     async def read_commit(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
         try:
-            return await self._json.read_commit(format_commit_name(version))
+            return await self._json.read_commit_text(format_commit_name(version))
         except FileNotFoundError:
             return NotThere(asked_at)
 

@@ -226,15 +226,26 @@ class TableLog(LogListing):
         floor_ms: int | None,
         *,
         digests: bool = True,
-        text: CommitText | None = None,
     ) -> Commit:
-        """Read one version's commit, or parse the ``text`` that a reader has read.
+        """Read one version's commit. Raises FileNotFoundError if it does not exist (yet); the rest
+        is as in :meth:`parse_commit`."""
+        text = await self._json.read_whole_commit(version)
+        return await self.parse_commit(version, text, before, floor_ms, digests=digests)
+
+    async def parse_commit(
+        self,
+        version: int,
+        text: CommitText,
+        before: TableState | None,
+        floor_ms: int | None,
+        *,
+        digests: bool = True,
+    ) -> Commit:
+        """Parse one version's commit, whose ``text`` a reader has read.
 
         ``floor_ms`` is the timestamp of the version before (None if unknown). Without ``digests``,
-        the header has none, and the commit's changes can't be planned. Raises FileNotFoundError if
-        it does not exist (yet).
+        the header has none, and the commit's changes can't be planned.
         """
-        text = text or await self._json.read_whole_commit(version)
         parse = partial(self._parse_commit, version, text, before, floor_ms, digests=digests)
         return await parse_in_thread(parse, text.status.size)
 

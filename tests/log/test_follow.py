@@ -303,7 +303,7 @@ async def test_a_log_that_was_cleaned_behind_the_offset_goes_on(table: TableBuil
 
 async def test_the_newest_version_is_told_when_it_becomes_known(table: TableBuilder) -> None:
     told: list[int] = []
-    commits = follow_commits(log_of(table), Offset(0), options=PATIENT, newest=told.append)
+    commits = follow_commits(log_of(table), Offset(0), options=PATIENT, on_newest=told.append)
     async with aclosing(commits):
         assert await versions(commits, 1) == [0]
         assert told == [2], "the backlog is known from the first commit on"
@@ -316,7 +316,7 @@ async def test_the_newest_version_is_told_when_it_becomes_known(table: TableBuil
 async def test_who_is_at_the_end_of_the_log_is_told_so(table: TableBuilder) -> None:
     """A feed that failed knows by it that nothing is unread."""
     told: list[int] = []
-    commits = follow_commits(log_of(table), Offset(3), options=PATIENT, newest=told.append)
+    commits = follow_commits(log_of(table), Offset(3), options=PATIENT, on_newest=told.append)
     async with aclosing(commits), anyio.create_task_group() as tasks:
         tasks.start_soon(versions, commits, 1)
         await eventually_async(lambda: told == [2], why="the newest version is told")

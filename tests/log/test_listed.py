@@ -187,7 +187,7 @@ async def test_a_feed_that_waits_holds_no_listing(tmp_path: Path) -> None:
 
     async def run() -> None:
         offset = Offset(VERSIONS + 1)
-        async for _ in follow_spans(log, offset, waits=lambda _: waiting.set()):
+        async for _ in follow_spans(log, offset, on_wait=lambda _: waiting.set()):
             raise AssertionError
 
     with anyio.fail_after(60):
