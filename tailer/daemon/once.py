@@ -93,14 +93,14 @@ class _Job:
             )
         return offset
 
-    async def _read_to_end(self, context: ReadContext, sent: ItemSender, _: int | None) -> None:
+    async def _read_to_end(self, context: ReadContext, sender: ItemSender, _: int | None) -> None:
         """Read to the end of the run, which the first attempt finds."""
         if self._last is None:
-            newest, until = await self._find_newest(context.log, sent.at), self._options.until
+            newest, until = await self._find_newest(context.log, sender.at), self._options.until
             context.observer.note_newest(newest)
             self._last = newest if until is None else min(newest, until)
-            self._first = sent.at
-        await self._read(context, sent, self._last)
+            self._first = sender.at
+        await self._read(context, sender, self._last)
 
     async def _find_newest(self, log: TableLog, at: Offset) -> int:
         """Return the table's newest version. One that is away for a while may come back."""

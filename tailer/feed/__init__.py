@@ -18,8 +18,10 @@ for a group of files, then for one step of their rows after the other, each in a
 nothing below it runs unasked. Everything else here only awaits. After a failure nothing in memory
 is used again: the feed starts from its saved offset.
 
-The way from a :class:`Feed` to its sink is read in eight files: run, read, commit,
-rows/span_reader, rows/files, rows/decoding, rows/batches, publish.
+The way from a :class:`Feed` to its sink is read in nine files: run, read, commit,
+rows/span_reader, rows/files, rows/decoding, rows/batches, publish, sink_calls. Two calls of it are
+easily missed: read shapes the rows (:mod:`tailer.shape.shaper`) where it emits them, and run lets
+publisher and sink look at an item before it is in the pipe.
 
 | module | what it decides |
 | --- | --- |
@@ -36,12 +38,17 @@ rows/span_reader, rows/files, rows/decoding, rows/batches, publish.
 | rows/comparing | work that compares files, and the threads that meet there |
 | rows/counting | how many changes a file has, and the file that an offset lies in |
 | read_context | what all spans of a feed have in common |
+| texts | what becomes of bytes that are no UTF-8 |
 | derive, pairing | changes of a rewrite; an update's two images as one row |
 | snapshots | rows of a whole version, and reading them again while changes continue |
-| selection, policy, options | what is published, and what happens when the table changes |
-| copy_repairs | a resnapshot of a copy: what differs is set right, and nothing is read for it |
+| options, policy | how a feed reads, and what happens when the table changes |
 | orders | what the operator wants: pause, skip, accept a schema, read again |
 | pipe, publish | the hand-over, the write and the saved offset |
+| fitting | whether the sinks can have the columns, before a row is written |
+| sink_calls | each call of the sink: one that does not return, one that fails unexplained |
+| parking, parked_file, parked_rows | refused rows: where they go, how many, and their return |
+| copy_repairs | a resnapshot of a copy: it is compared with the table, and set right |
+| progress | what the feed reports of itself |
 """
 
 from __future__ import annotations

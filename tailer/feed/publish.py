@@ -53,8 +53,8 @@ class Saver:
             # made meanwhile would be skipped.
             offset, self._unsaved = await start(), True
         if self._unsaved or offset != saved:
-            # A process that was killed behind the sink's commit saved nothing; and what reads the
-            # saved offset without the sink would see it behind for as long as nothing is written.
+            # A process that was killed after the sink's commit saved nothing. Whatever reads the
+            # saved offset without the sink would then see an old one until the next write.
             await self.save(offsets, offset)
         return offset
 
@@ -70,7 +70,7 @@ def check_target(
 ) -> None:
     """Raise :class:`SinkRejected` if a sink that keeps the offset with the data has none, though
     the feed has ``delivered`` to it: its target was removed, emptied or replaced by another one, or
-    the options name another one. ``offset`` is where the feed would go on."""
+    the options name another one. ``offset`` is where the feed would continue."""
     if delivered and kept is None and offset is not None and sink.traits.keeps_offset:
         raise _make_target_lost(offset)
 

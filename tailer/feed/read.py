@@ -98,8 +98,8 @@ async def send_changes(
                 raise item.refused
             await emit(item)
 
-    sent = ItemSender(_build_shaping_emit(context, emit_changes), start)
-    await _read_data(context, sent, last, notices=False)
+    sender = ItemSender(_build_shaping_emit(context, emit_changes), start)
+    await _read_data(context, sender, last, notices=False)
 
 
 def _build_shaping_emit(context: ReadContext, emit: Emit) -> Emit:
@@ -132,9 +132,9 @@ def _build_shaping_emit(context: ReadContext, emit: Emit) -> Emit:
     return emit_shaped
 
 
-async def read_in_process(context: ReadContext, sent: ItemSender, last: int | None) -> None:
+async def read_in_process(context: ReadContext, sender: ItemSender, last: int | None) -> None:
     """Read in this process."""
-    await _read_data(context, sent, last, notices=True)
+    await _read_data(context, sender, last, notices=True)
 
 
 async def send_items(
@@ -149,49 +149,51 @@ async def send_items(
     ``read`` does the reading itself.
     """
     log, policy = context.log, context.options.policies.on_data_loss
-    sent = ItemSender(_build_shaping_emit(context, emit), start)
+    sender = ItemSender(_build_shaping_emit(context, emit), start)
     while True:
         try:
-            await read(context, sent, last)
+            await read(context, sender, last)
         except DataLoss as loss:
-            await check_table_exists(log, sent.at.version)  # or all its files are missing, for now
+            await check_table_exists(
+                log, sender.at.version
+            )  # or all its files are missing, for now
             if policy == "fail":
                 raise
             # Or they are missing because the table is another one.
-            at = await check_same_table(log, sent.at)
+            at = await check_same_table(log, sender.at)
             at = at.resumable_with(context.counted_by)
             notice = await continue_after_loss(log, at, loss, policy, context.lost)
             context.observer.note_loss(notice)
-            await sent(notice)
+            await sender(notice)
         else:
             return
 
 
 async def _read_data(
-    context: ReadContext, sent: ItemSender, last: int | None, *, notices: bool
+    context: ReadContext, sender: ItemSender, last: int | None, *, notices: bool
 ) -> None:
     """Send the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
     with keep_databases():
-        await _read_in_order(context, sent, last, notices=notices)
+        await _read_in_order(context, sender, last, notices=notices)
 
 
 async def _read_in_order(
-    context: ReadContext, sent: ItemSender, last: int | None, *, notices: bool
+    context: ReadContext, sender: ItemSender, last: int | None, *, notices: bool
 ) -> None:
     await context.learn_columns()
-    if sent.at.snapshot:
-        await read_snapshot(context, sent.at, sent, notices=notices)
+    if sender.at.snapshot:
+        await read_snapshot(context, sender.at, sender, notices=notices)
     # A version that does not exist yet is skipped when it is committed.
     skips = context.orders.skips
-    if sent.at.version in skips:
-        await check_same_table(context.log, sent.at)
-    while sent.at.version in skips and sent.at.version <= await context.log.latest_version():
-        await sent(await find_skip_notice(context, sent.at))
+    if sender.at.version in skips:
+        await check_same_table(context.log, sender.at)
+    while sender.at.version in skips and sender.at.version <= await context.log.latest_version():
+        await sender(await find_skip_notice(context, sender.at))
     snapshots = Resnapshots(context)
-    await snapshots.take_turn(sent.at, sent)
+    await snapshots.take_turn(sender.at, sender)
     following = follow_spans(
         context.log,
-        sent.at,
+        sender.at,
         last,
         context.options.follow,
         on_newest=context.observer.note_newest,
@@ -201,7 +203,7 @@ async def _read_in_order(
         async for found in spans:
             # A snapshot's turn comes after each commit.
             for commits in ([commit] for commit in found) if snapshots.waiting else (found,):
-                await read_commits(context, commits, sent.at, sent, notices=notices)
+                await read_commits(context, commits, sender.at, sender, notices=notices)
                 for commit in commits:
                     snapshots.note_commit(commit)
-                await snapshots.take_turn(sent.at, sent)
+                await snapshots.take_turn(sender.at, sender)

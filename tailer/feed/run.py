@@ -52,8 +52,13 @@ class Feed:
     its file, if that has a limit. ``repair`` carries out the resnapshots of a copy. ``lost``,
     ``live``, ``saver`` and ``apart`` are what a retry needs from the attempts before it: with
     ``apart``, a span was refused, and its versions are written one by one, so that those before the
-    one at fault are delivered. ``read`` does the context. ``on_retry`` is called with each
-    temporary error, and ``on_park`` with the rows of a batch that were parked.
+    one at fault are delivered. ``read`` does the reading: in this process, or with a cluster's
+    help. ``on_retry`` is called with each temporary error, and ``on_park`` with the rows of a batch
+    that were parked.
+
+    Whoever runs a feed may put something around a field first: a daemon its ``offsets``
+    (:class:`tailer.offsets.held.HeldOffsets`), so that ``acquire`` and ``release`` here do nothing
+    while a feed restarts; a run that ends, ``read`` and ``start`` (:mod:`tailer.daemon.once`).
     """
 
     name: str

@@ -51,6 +51,17 @@ def test_the_map_names_every_package_and_module() -> None:
     assert named == there
 
 
+def test_the_map_of_a_feed_names_every_module_of_it() -> None:
+    folder = ROOT / "tailer" / "feed"
+    source = (folder / "__init__.py").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| ([\w/, ]+) \|", ast.get_docstring(ast.parse(source)) or "", re.MULTILINE
+    )
+    named = {name for row in rows for name in row.split(", ")} - {"module"}
+    paths = (path.relative_to(folder) for path in folder.rglob("*.py"))
+    assert named == {str(path.with_suffix("")) for path in paths if path.name != "__init__.py"}
+
+
 def test_a_name_that_is_gone_is_not_defined() -> None:
     source = "class Feed:\n    async def run(self): ...\ndef read(): ...\n"
     assert [*defined(source)] == ["Feed", "Feed.run", "read"]

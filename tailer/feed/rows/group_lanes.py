@@ -25,7 +25,7 @@ Use: TypeAlias = Callable[[Chunk], Awaitable[None]]
 
 #: Groups that are decoded at the same time.
 _AT_ONCE = 2
-#: The chunks of all groups that wait have no more bytes, or each group has but one.
+#: The limit for decoded bytes that wait in all lanes; a lane may always hold one chunk.
 WAITING_BYTES = 48 * 1024 * 1024
 
 

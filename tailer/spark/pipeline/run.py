@@ -64,11 +64,11 @@ class ClusterReaders(Readers):
     def make_reader(self, feed: FeedConfig) -> ReadOn:
         """Return what reads the table of a feed."""
 
-        async def read(context: ReadContext, sent: ItemSender, last: int | None) -> None:
+        async def read(context: ReadContext, sender: ItemSender, last: int | None) -> None:
             if not isinstance(context.log.store, HadoopStore):  # whose files tasks can't reach
                 decoder = ClusterDecoder(self._cluster, feed)
                 context = structs.replace(context, remote=decoder)
-            await read_in_process(context, sent, last)
+            await read_in_process(context, sender, last)
 
         return read
 
