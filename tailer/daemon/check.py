@@ -120,11 +120,11 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
         _check_row_ids(sink, state)
         offsets = make_offset_store(config, feed.name)
         try:
-            delivered = await _check_delivery(feed.name, sink, offsets)
+            has_written = await _check_delivery(feed.name, sink, offsets)
             sink_offset, offset, owner = await _find_saved_offset(feed.name, sink, offsets)
             if offset is not None:
                 await check_place(log, offset)
-            check_target(sink, sink_offset, offset, delivered=delivered and not owner)
+            check_target(sink, sink_offset, offset, has_written=has_written and not owner)
         except ConfigError as e:
             raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
         await sink.rehearse(feed.name, columns)

@@ -71,7 +71,7 @@ async def replay_parked(
         kept = await sink.open(feed.name)
         at = kept if sink.traits.keeps_offset else saved
         if at is None:
-            check_target(sink, kept, saved, delivered=saved is not None)
+            check_target(sink, kept, saved, has_written=saved is not None)
             raise ConfigError(f"the feed {feed.name!r} has no offset, so it has delivered nothing")
         options = feed.options.for_sink(sink)
         note = partial(run_blocking, note_delivered, path)

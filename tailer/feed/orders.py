@@ -32,15 +32,18 @@ class Orders(Struct):
     """What a feed's operator has ordered, until it is done.
 
     ``paused`` means paused by the operator. ``accepted`` are versions whose new schema was
-    accepted, ``skips`` are versions to skip. ``delivery`` is the accepted form of the sink's
-    records, if the sink leaves that to the feed (:meth:`tailer.sink.Sink.delivery`).
+    accepted, ``skips`` are versions to skip.
+
+    ``record_form`` is no order; it is only saved with them, as ``delivery``. It is the form of the
+    records that the sink has got, if the sink leaves it to the feed to keep it
+    (:meth:`tailer.sink.Sink.delivery`); empty before the first record.
     """
 
     paused: bool = False
     accepted: set[int] = field(default_factory=set)
     skips: set[int] = field(default_factory=set)
     resnapshots: list[ResnapshotRequest] = field(default_factory=list)
-    delivery: Mapping[str, Any] = field(default_factory=dict)
+    record_form: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the open orders, for the feed's status."""
@@ -55,7 +58,7 @@ class Orders(Struct):
     def to_saved_json(self) -> dict[str, Any]:
         """Return what is saved with the offset: the open orders and the form of the records."""
         found = self.to_json()
-        return {**found, "delivery": dict(self.delivery)} if self.delivery else found
+        return {**found, "delivery": dict(self.record_form)} if self.record_form else found
 
     def restore_orders(self, orders: Mapping[str, Any]) -> None:
         """Restore the orders given to an earlier owner of the feed, before the present orders."""
@@ -63,7 +66,7 @@ class Orders(Struct):
         self.accepted.update(orders.get("accepted", ()))
         self.skips.update(orders.get("skips", ()))
         wheres = [request.get("where") for request in orders.get("resnapshots", ())]
-        self.delivery = orders.get("delivery") or self.delivery
+        self.record_form = orders.get("delivery") or self.record_form
         self.resnapshots[:0] = [
             ResnapshotRequest(parse_condition(w) if w else None) for w in wheres
         ]

@@ -35,19 +35,19 @@ class Saver:
         kept: Offset | None,
         start: Callable[[], Awaitable[Offset]],
         *,
-        delivered: bool = False,
+        has_written: bool = False,
     ) -> Offset:
         """Return the offset to start from: ``kept`` by the sink, saved, or the feed's ``start``.
 
-        ``delivered``: the feed has written to this sink before. Raises :class:`SinkRejected` for a
-        target that lacks what it has written.
+        ``has_written``: the feed has written to this sink before. Raises :class:`SinkRejected` for
+        a target that lacks what it has written.
         """
         saved = await offsets.load()
         offset = kept or saved
         if offset is not None and sink.lacks_beginning:
             await sink.set_offset(feed, None)  # or the next start would find it begun
             raise _make_target_lost(offset)
-        check_target(sink, kept, offset, delivered=delivered)
+        check_target(sink, kept, offset, has_written=has_written)
         if offset is None:
             # Resolved once: after a failure or a restart, "latest" is another version, and commits
             # made meanwhile would be skipped.
@@ -66,12 +66,12 @@ class Saver:
 
 
 def check_target(
-    sink: Sink, kept: Offset | None, offset: Offset | None, *, delivered: bool
+    sink: Sink, kept: Offset | None, offset: Offset | None, *, has_written: bool
 ) -> None:
     """Raise :class:`SinkRejected` if a sink that keeps the offset with the data has none, though
-    the feed has ``delivered`` to it: its target was removed, emptied or replaced by another one, or
+    the feed ``has_written`` to it: its target was removed, emptied or replaced by another one, or
     the options name another one. ``offset`` is where the feed would continue."""
-    if delivered and kept is None and offset is not None and sink.traits.keeps_offset:
+    if has_written and kept is None and offset is not None and sink.traits.keeps_offset:
         raise _make_target_lost(offset)
 
 
@@ -99,7 +99,7 @@ async def find_saved_offset(feed: str, sink: Sink, offsets: OffsetStore) -> Offs
 class Publisher:
     """Writes what was read, then saves its offset. Calls never overlap.
 
-    ``delivery`` is what the sink says of its records: see :meth:`tailer.sink.Sink.delivery`.
+    ``record_form`` is what the sink says of its records: see :meth:`tailer.sink.Sink.delivery`.
     ``lost`` learns which losses are announced.
     """
 
@@ -110,7 +110,7 @@ class Publisher:
         progress: FeedProgress,
         orders: Orders,
         saver: Saver,
-        delivery: Mapping[str, Any] | None = None,
+        record_form: Mapping[str, Any] | None = None,
         lost: LostFiles | None = None,
     ) -> None:
         self.calls = calls
@@ -118,7 +118,7 @@ class Publisher:
         self.progress = progress
         self.orders = orders
         self.saver = saver
-        self.delivery = delivery or {}
+        self.record_form = record_form or {}
         self.lost = lost or LostFiles()
         #: Whether a batch of several files was refused: some of its versions may not be.
         self.refused_span = False
@@ -170,14 +170,15 @@ class Publisher:
         return left
 
     async def _save_offset(self, written: ChangeBatch, offset: Offset) -> None:
-        if written.num_rows and self.delivery != self.orders.delivery and not self.calls.all_parked:
-            # Only once records are written: a key that the table does not have is not a delivery.
-            await self.save_delivery()
+        is_new_form = self.record_form != self.orders.record_form
+        if is_new_form and written.num_rows and not self.calls.all_parked:
+            # Only once records are written: until then, the options may still change.
+            await self.save_record_form()
         await self.saver.save(self.offsets, offset)
 
-    async def save_delivery(self) -> None:
+    async def save_record_form(self) -> None:
         """Save the form of the sink's records with the offset."""
-        self.orders.delivery = self.delivery
+        self.orders.record_form = self.record_form
         await self.offsets.save_orders(self.orders.to_saved_json())
 
     def make_heartbeat(self) -> Notice:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import anyio
@@ -102,7 +101,7 @@ async def run_feed(feed: Feed) -> None:
         while True:
             written = feed.progress.versions_delivered
             try:
-                if await _run_once(feed):
+                if await _run_attempt(feed):
                     return
                 backoff.reset()
             except TransientError as e:
@@ -119,7 +118,7 @@ async def run_feed(feed: Feed) -> None:
             await feed.offsets.release()
 
 
-async def _run_once(feed: Feed) -> bool:
+async def _run_attempt(feed: Feed) -> bool:
     """Run one attempt. Return False if another one follows, which writes the versions of a span one
     by one.
 
@@ -127,86 +126,111 @@ async def _run_once(feed: Feed) -> bool:
     met it and the file's name is unknown.
     """
     with healing(f"{feed.log.store.root}: the feed can't continue"):
-        return await _run_attempt(feed)
-
-
-async def _run_attempt(feed: Feed) -> bool:
-    sinks = [feed.sink, *([feed.park] if feed.park else ())]
-    fitting = Fitting(feed.log.store.root, sinks)
-    calls = SinkCalls(feed.sink, _make_parking(feed), feed.progress, feed.on_retry)
-    try:
-        if await feed.offsets.load() is None:
-            await _check_new_feed(feed, fitting)
-        delivery = await _check_delivery(feed)
-        kept = await calls.open(feed.name)
-        delivered = bool(feed.orders.delivery)
-        delivery = await _check_delivery(feed)  # now the sink may know more of its target
-        offset = await feed.saver.choose_start(
-            feed=feed.name,
-            sink=feed.sink,
-            offsets=feed.offsets,
-            kept=kept,
-            start=lambda: feed.start(feed.log),
-            delivered=delivered,
-        )
-        feed.progress.note_start(offset)
-        options = feed.options.for_sink(feed.sink)
-        options = structs.replace(options, spans=options.spans and not feed.apart)
-        publisher = _make_publisher(feed, calls, delivery)
-        feed.lost.forget_unconfirmed()
-        if (delivered or kept is not None) and delivery != feed.orders.delivery:
-            # The options accept it, this once; or a process ended between a write and this.
-            await publisher.save_delivery()
-        repairs = _make_repairs(feed, publisher)
-        context = ReadContext.from_options(
-            feed.log, options, feed.progress, repairs.select_orders(), feed.lost, feed.live
-        )
-        context = structs.replace(context, fits=fitting.check_schema)
-        items = partial(send_items, context, offset, feed.last, read=feed.read)
-
-        async def read_all(emit: Emit) -> None:
-            async def emit_prepared(item: FeedItem) -> None:
-                await emit(publisher.prepare_item(item))
-
-            await items(emit_prepared)
-
-        async def publish(item: FeedItem) -> None:
-            if isinstance(item, ChangeBatch):
-                fitting.check_batch(item)
-            await repairs.publish(item)
-
-        idle: tuple[float, Callable[[], FeedItem]] = (
-            options.heartbeat_s or math.inf,
-            publisher.make_heartbeat,
-        )
+        sinks = [feed.sink, *([feed.park] if feed.park else ())]
+        fitting = Fitting(feed.log.store.root, sinks)
+        calls = SinkCalls(feed.sink, _make_parking(feed), feed.progress, feed.on_retry)
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(repairs.run)
-                await pipe_items(read_all, publish, idle)
-        except BaseExceptionGroup as group:
-            refused = isinstance(error := first_error(group), SinkRejected | TableError)
-            if not (refused and publisher.refused_span):
-                raise error from None
-            feed.apart = True
-            return False
-        return True
-    finally:
-        with anyio.CancelScope(shield=True):
-            try:
-                await calls.aclose()
-            finally:
-                if feed.park is not None:
-                    await feed.park.aclose()
+            return await _deliver_items(await _prepare_attempt(feed, calls, fitting))
+        finally:
+            await _close_sinks(feed, calls)
 
 
-def _make_publisher(feed: Feed, calls: SinkCalls, delivery: Mapping[str, Any]) -> Publisher:
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What one attempt reads and writes with. ``offset`` is where it begins."""
+
+    feed: Feed
+    context: ReadContext
+    offset: Offset
+    publisher: Publisher
+    repairs: CopyRepairs
+    fitting: Fitting
+
+
+async def _prepare_attempt(feed: Feed, calls: SinkCalls, fitting: Fitting) -> _Attempt:
+    """Check what can be checked, open the sink, and find out where to begin."""
+    if await feed.offsets.load() is None:
+        await _check_new_feed(feed, fitting)
+    await _find_record_form(feed)  # may refuse it, before the sink does anything
+    kept = await calls.open(feed.name)
+    has_written = bool(feed.orders.record_form)
+    form = await _find_record_form(feed)  # now the sink may know more of its target
+    offset = await feed.saver.choose_start(
+        feed=feed.name,
+        sink=feed.sink,
+        offsets=feed.offsets,
+        kept=kept,
+        start=lambda: feed.start(feed.log),
+        has_written=has_written,
+    )
+    feed.progress.note_start(offset)
+    publisher = _make_publisher(feed, calls, form)
+    feed.lost.forget_unconfirmed()
+    if (has_written or kept is not None) and form != feed.orders.record_form:
+        # The sink's options accept another form this once; or a process ended after a write, and
+        # before it saved the form.
+        await publisher.save_record_form()
+    repairs = _make_repairs(feed, publisher)
+    options = feed.options.for_sink(feed.sink)
+    context = ReadContext.from_options(
+        feed.log,
+        structs.replace(options, spans=options.spans and not feed.apart),
+        feed.progress,
+        repairs.select_orders(),
+        feed.lost,
+        feed.live,
+    )
+    context = structs.replace(context, fits=fitting.check_schema)
+    return _Attempt(feed, context, offset, publisher, repairs, fitting)
+
+
+async def _deliver_items(attempt: _Attempt) -> bool:
+    """Read and publish to the end. Return False if a span was refused, whose versions are to be
+    written one by one."""
+    feed, context, publisher = attempt.feed, attempt.context, attempt.publisher
+
+    async def read(emit: Emit) -> None:
+        async def emit_prepared(item: FeedItem) -> None:
+            await emit(publisher.prepare_item(item))
+
+        await send_items(context, attempt.offset, feed.last, emit_prepared, feed.read)
+
+    async def publish(item: FeedItem) -> None:
+        if isinstance(item, ChangeBatch):
+            attempt.fitting.check_batch(item)
+        await attempt.repairs.publish(item)
+
+    heartbeat_s = context.options.heartbeat_s or math.inf
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt.repairs.run)
+            await pipe_items(read, publish, (heartbeat_s, publisher.make_heartbeat))
+    except BaseExceptionGroup as group:
+        refused = isinstance(error := first_error(group), SinkRejected | TableError)
+        if not (refused and publisher.refused_span):
+            raise error from None
+        feed.apart = True
+        return False
+    return True
+
+
+async def _close_sinks(feed: Feed, calls: SinkCalls) -> None:
+    with anyio.CancelScope(shield=True):
+        try:
+            await calls.aclose()
+        finally:
+            if feed.park is not None:
+                await feed.park.aclose()
+
+
+def _make_publisher(feed: Feed, calls: SinkCalls, record_form: Mapping[str, Any]) -> Publisher:
     return Publisher(
         calls=calls,
         offsets=feed.offsets,
         progress=feed.progress,
         orders=feed.orders,
         saver=feed.saver,
-        delivery=delivery,
+        record_form=record_form,
         lost=feed.lost,
     )
 
@@ -235,9 +259,9 @@ def _make_parking(feed: Feed) -> Parking | None:
     return Parking(feed.sink, feed.park, feed.progress, feed.on_park, feed.parked)
 
 
-async def _check_delivery(feed: Feed) -> Mapping[str, Any]:
+async def _find_record_form(feed: Feed) -> Mapping[str, Any]:
     """Return the form of the sink's records. Raises :class:`ConfigError` if it has changed,
     unless the change is accepted."""
-    kept = feed.orders.delivery
-    at = await feed.offsets.load() if kept else None
-    return feed.sink.delivery(feed.name, kept or None, at)
+    saved = feed.orders.record_form
+    at = await feed.offsets.load() if saved else None
+    return feed.sink.delivery(feed.name, saved or None, at)
