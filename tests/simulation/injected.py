@@ -20,6 +20,7 @@ from sinks.messages.messages import Limits, Messages
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TableError, TransientError
 from tailer.feed.publish import Publisher, Saver
+from tailer.feed.read import ReadOn
 from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.held import HeldOffsets
@@ -114,12 +115,12 @@ def _wrong_retry(put: Any) -> None:
     read: dict[Saver, Offset] = {}
     real_seen, real_begin = Publisher.prepare_item, Saver.choose_start
 
-    def seen(self: Publisher, item: ChangeBatch | Notice) -> None:
+    def seen(self: Publisher, item: FeedItem) -> FeedItem:
         read[self.saver] = item.next_offset
-        real_seen(self, item)
+        return real_seen(self, item)
 
-    async def begin(self: Saver, *arguments: Any) -> Offset:
-        return read.get(self) or await real_begin(self, *arguments)
+    async def begin(self: Saver, **arguments: Any) -> Offset:
+        return read.get(self) or await real_begin(self, **arguments)
 
     put(Publisher, "prepare_item", seen)
     put(Saver, "choose_start", begin)
@@ -162,7 +163,9 @@ def _kept_ahead(put: Any) -> None:
     ahead: dict[int, ChangeBatch | Notice] = {}
     real = tailer.feed.run.send_items  # type: ignore[attr-defined]  # replaced where it is called
 
-    async def send_items(context: ReadContext, start: Offset, last: int | None, emit: Emit) -> None:
+    async def send_items(
+        context: ReadContext, start: Offset, last: int | None, emit: Emit, read: ReadOn
+    ) -> None:
         kept = ahead.pop(id(context.log), None)
         if kept is not None and kept.offset.position > start.position:
             await emit(kept)
@@ -171,7 +174,7 @@ def _kept_ahead(put: Any) -> None:
             ahead[id(context.log)] = item
             await emit(item)
 
-        await real(context, start, last, keep)
+        await real(context, start, last, keep, read)
 
     put(tailer.feed.run, "send_items", send_items)
 

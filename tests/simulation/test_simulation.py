@@ -40,10 +40,10 @@ FOUND_BY = {
     "an fsync is left out": 82,
     "the fence of an offset store is ignored": 90,
     "the index at a batch's end is one too many": 4,
-    "a retry starts where reading was, not at the saved offset": 49,
+    "a retry starts where reading was, not at the saved offset": 14,
     "a lease is renewed after it was lost": 5000,
     "the offset of a notice is saved a second time": 3,
-    "what was read ahead is kept across a failure": 202,
+    "what was read ahead is kept across a failure": 14,
     "an order is forgotten at a restart": 472,
     "a cancelled write counts as done": 18,
     "the offset behind a run is one version too far": 5,
@@ -86,7 +86,10 @@ def test_an_injected_fault_is_found(name: str) -> None:
     first = FOUND_BY[name]
     with injected(name):
         broken = (run_history(Recipe(seed)).broken for seed in range(first, first + 300))
-        assert any(error is not None for error in broken)
+        found = next((str(error) for error in broken if error is not None), None)
+    assert found is not None
+    # Or the fault was not injected: what replaces a function no longer has its parameters.
+    assert "this is a bug" not in found
 
 
 def test_a_seed_gives_the_same_history_in_any_process() -> None:
