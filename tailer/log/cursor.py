@@ -1,4 +1,4 @@
-"""Which commit of a growing log comes next: decided here without a store, a clock or a wait.
+"""Which commit of a growing log comes next: decided without a store, a clock, chance or a wait.
 
 :class:`LogCursor` is asked for its next action; its caller carries it out and gives the answer
 (:mod:`tailer.log.follow` has the loop, :mod:`tailer.log.questions` the actions). ``_NEXT`` has the
@@ -29,7 +29,7 @@ is taken for lost.
 
 from __future__ import annotations
 
-import random
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Literal
 
@@ -119,7 +119,7 @@ class LogCursor:
     """A place in a table's log, from ``start`` on and up to version ``last``.
 
     ``before`` is the state of the version before, and ``tag`` its file's, seen before that state
-    was read. ``newest`` is the newest version that is known.
+    was read. ``newest`` is the newest version that is known. ``jitter`` gives numbers in [0, 1).
     """
 
     def __init__(
@@ -128,6 +128,7 @@ class LogCursor:
         start: Offset,
         before: TableState | None,
         tag: str | None,
+        jitter: Callable[[], float],
         *,
         last: int | None = None,
         options: FollowOptions | None = None,
@@ -135,6 +136,7 @@ class LogCursor:
         self.state: State = "resuming" if last is None or start.version <= last else "FINISHED"
         self.version, self.before, self.newest = start.version, before, -1
         self._facts, self._options, self._last = facts, options or FollowOptions(), last
+        self._jitter = jitter
         self._floor_ms, self._tag = start.timestamp_floor_ms, tag
         self._table_id = start.table_id if before is None else before.table_id
         self._begun, self._due = start.is_begun, start.version  # a version that must be there
@@ -227,9 +229,13 @@ class LogCursor:
         together: one by one they take a third more processor time.
         """
         if self._poll_s != self._options.poll_max_s:
-            return self._asked_at + self._poll_s * random.uniform(0.5, 1.0)
+            return self._asked_at + self._poll_s * self._draw_share()
         at = self._asked_at + self._poll_s
         return at if self._poll_s < 4 * _TICK_S else round(at / _TICK_S) * _TICK_S
+
+    def _draw_share(self) -> float:
+        """Return by how much a pause is shortened: a number between a half and one."""
+        return 0.5 + 0.5 * self._jitter()
 
     # What each answer means
 
@@ -289,7 +295,7 @@ class LogCursor:
             return "there"
         self._listing = answer
         if self.state == "absent":
-            self._check_at = self._asked_at + self._facts.check_s * random.uniform(0.5, 1.0)
+            self._check_at = self._asked_at + self._facts.check_s * self._draw_share()
             return "newer" if newest > self.version else "there"
         return "empty" if newest < 0 else "there"
 

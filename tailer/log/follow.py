@@ -6,6 +6,7 @@ All waiting is here. :mod:`tailer.log.cursor` decides what comes next, and
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 
@@ -66,7 +67,7 @@ async def follow_spans(
     before = await state_at(log, start)
     store = log.store
     facts = LogFacts(store.root, log.torn_commit_max_s, store.check_s, store.server_log)
-    cursor = LogCursor(facts, start, before, tag, last=last, options=options)
+    cursor = LogCursor(facts, start, before, tag, random.random, last=last, options=options)
     cursor.newest, reported = max(list_versions(log.listed), default=-1), -1
     async with AsyncExitStack() as stack:
         reader = await stack.enter_async_context(aclosing(log.open_reader()))

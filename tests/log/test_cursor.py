@@ -56,7 +56,7 @@ def cursor_at(
 ) -> LogCursor:  # fmt: skip
     before, seen = (STATES["mine"], tag(version - 1)) if version else (None, None)
     start = Offset(version, index, table_id=table_id)
-    return LogCursor(facts, start, before, seen, last=last, options=options)
+    return LogCursor(facts, start, before, seen, lambda: 0.5, last=last, options=options)
 
 
 def answered(cursor: LogCursor, *answers: ask.CursorAnswer, now: float = 0.0) -> Any:
@@ -374,12 +374,12 @@ def test_whatever_is_answered_versions_come_once_and_in_order(
 
 
 @pytest.mark.parametrize("module", [tailer.log.cursor, tailer.log.questions])
-def test_a_cursor_knows_no_store_no_clock_and_no_wait(module: Any) -> None:
+def test_a_cursor_knows_no_store_no_clock_no_chance_and_no_wait(module: Any) -> None:
     tree = ast.parse(Path(module.__file__).read_text())
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [f"{getattr(node, 'module', '')}.{name.name}" for node in nodes for name in node.names]
     known = (
-        "__future__", ".random", "collections.abc", "itertools", "msgspec", "typing",
+        "__future__", "collections.abc", "itertools", "msgspec", "typing",
         "tailer.changes", "tailer.delta", "tailer.errors", "tailer.log.questions", "tailer.offset",
     )  # fmt: skip
     assert [name for name in names if not name.startswith(known)] == []
