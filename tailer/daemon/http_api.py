@@ -165,13 +165,18 @@ def _make_orders(
     supervisor: Supervisor,
 ) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[str | None]]]:
     """Return the actions on a feed, by the last part of the address: ``_ORDERS``. They return what
-    came of them, if there is more to say than that they are done."""
+    came of them, if there is more to say than that they are done. The supervisor has those that
+    need more than the feed's runner."""
+    find = supervisor.find_runner
+
+    async def stop(feed: str, _: dict[str, Any]) -> None:
+        find(feed).stop()
 
     async def skip(feed: str, body: dict[str, Any]) -> None:
-        await supervisor.skip_version(feed, _read_version(body))
+        await find(feed).skip_version(_read_version(body))
 
     async def unskip(feed: str, body: dict[str, Any]) -> None:
-        await supervisor.unskip_version(feed, _read_version(body))
+        await find(feed).unskip_version(_read_version(body))
 
     async def resnapshot(feed: str, body: dict[str, Any]) -> None:
         where = body.get("where")
@@ -194,14 +199,14 @@ def _make_orders(
         await supervisor.set_offset(feed, str(start), index)
 
     return {
-        "pause": lambda feed, _: supervisor.pause(feed),
-        "resume": lambda feed, _: supervisor.resume(feed),
-        "stop": lambda feed, _: supervisor.stop(feed),
-        "start": lambda feed, _: supervisor.start(feed),
+        "pause": lambda feed, _: find(feed).pause(),
+        "resume": lambda feed, _: find(feed).resume(),
+        "stop": stop,
+        "start": lambda feed, _: find(feed).start(),
         "skip": skip,
         "unskip": unskip,
         "resnapshot": resnapshot,
-        "stop-resnapshot": lambda feed, _: supervisor.stop_resnapshots(feed),
+        "stop-resnapshot": lambda feed, _: find(feed).stop_resnapshots(),
         "rewind": rewind,
         "set-offset": set_offset,
         "reset-offset": lambda feed, _: supervisor.set_offset(feed, None),

@@ -324,27 +324,6 @@ class Supervisor:
         """Return one feed. Raises KeyError if no feed has that name."""
         return self._runners[feed]
 
-    async def pause(self, feed: str) -> None:
-        await self.find_runner(feed).pause()
-
-    async def resume(self, feed: str) -> None:
-        await self.find_runner(feed).resume()
-
-    async def stop(self, feed: str) -> None:
-        self.find_runner(feed).stop()
-
-    async def start(self, feed: str) -> None:
-        await self.find_runner(feed).start()
-
-    async def skip_version(self, feed: str, version: int) -> None:
-        await self.find_runner(feed).skip_version(version)
-
-    async def unskip_version(self, feed: str, version: int) -> None:
-        await self.find_runner(feed).unskip_version(version)
-
-    async def stop_resnapshots(self, feed: str) -> None:
-        await self.find_runner(feed).stop_resnapshots()
-
     async def rewind(self, feed: str, to: str) -> None:
         """See :func:`tailer.daemon.rewind.rewind_feed`. Raises :class:`ConfigError` unless the feed
         is stopped or has failed."""

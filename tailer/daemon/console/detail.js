@@ -1,6 +1,6 @@
 // One feed: its facts, its last hour, what is unread, its last events.
-import { headers, ordersFor, showButtons } from "./orders.js";
-import { at, behind, byId, bytes, clock, counted, duration, element, fillTable, losing, ordered, put, rate, setState } from "./words.js";
+import { headers, listOrdered, ordersFor, showButtons } from "./orders.js";
+import { at, behind, byId, bytes, clock, counted, duration, element, fillTable, losing, put, rate, setState } from "./words.js";
 
 const HOUR_S = 3600;
 const SVG = "http://www.w3.org/2000/svg";
@@ -37,7 +37,7 @@ export function showDetail(feed, canControl, onRefused) {
     ["delivered", `${feed.events} events`],
     ["parked", feed.parked ? `${counted(feed.parked.rows, "row")}, ${bytes(feed.parked.bytes)} of ${bytes(feed.parked.bytes_max)}` : "–"],
     ["lease", feed.owner ? `${feed.lease} (${feed.owner} has it)` : feed.lease],
-    ["orders in force", ordered(feed.orders ?? {})],
+    ["orders in force", listOrdered(feed.orders ?? {})],
   ]);
   showParked(feed);
 }

@@ -1,5 +1,5 @@
 // Orders: what may be done in which state, the question before it, and the request.
-import { agreed, byId, element } from "./words.js";
+import { agreed, byId, counted, element } from "./words.js";
 
 export const token = () => sessionStorage.getItem("token");
 export const headers = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
@@ -61,6 +61,15 @@ export function ordersFor(feed) {
   if (feed.orders?.resnapshots) orders.push("stop-resnapshot");
   const mending = mendingOrder(feed);
   return mending ? [mending, ...orders.filter((order) => order !== mending)] : orders;
+}
+
+// What was ordered and is not done; it outlives a restart.
+export function listOrdered(orders) {
+  const parts = [];
+  if (orders.paused) parts.push("paused");
+  if (orders.skips) parts.push(`skip v${orders.skips.join(", v")}`);
+  if (orders.resnapshots) parts.push(counted(orders.resnapshots.length, "re-snapshot"));
+  return parts.join("; ") || "none";
 }
 
 export function mendingOrder(feed) {

@@ -43,15 +43,6 @@ export function behind(feed) {
   return `${counted(feed.lag_versions, "version")}, ${rows}, ${duration(feed.lag_seconds)}, ${bytes(feed.lag_bytes)}`;
 }
 
-// What was ordered and is not done; it outlives a restart.
-export function ordered(orders) {
-  const parts = [];
-  if (orders.paused) parts.push("paused");
-  if (orders.skips) parts.push(`skip v${orders.skips.join(", v")}`);
-  if (orders.resnapshots) parts.push(counted(orders.resnapshots.length, "re-snapshot"));
-  return parts.join("; ") || "none";
-}
-
 export const losing = (feed) => feed.seconds_to_loss !== null && feed.seconds_to_loss < 86400;
 export const late = (feed) => feed.lag_versions > 0 && feed.lag_seconds > 300;
 
