@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.json import view_text
-from sinks.formats.json_formats import JSON_FORMATS, all_format_settings
-from sinks.formats.load import LARGE, encoder_settings, format_setting, load_encoder
+from sinks.formats.json_formats import all_format_settings
+from sinks.formats.load import LARGE, TEXT_FORMATS, encoder_settings, format_setting, load_encoder
 from sinks.formats.rows import own_fields, row_objects
 from sinks.shared.delivery import build_record_form, check_form
 from sinks.shared.line_file import LineFile, try_line_file
@@ -40,7 +40,7 @@ from tailer.sink.encoder import Encoder
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The file, or `-` for standard output.", form="a file or -"),
     "format": format_setting(
-        "Format of the lines; the sink also takes the format's options.", JSON_FORMATS
+        "Format of the lines; the sink also takes the format's options.", TEXT_FORMATS
     ),
     "ids": Setting(
         "text", "event", "Format `rows`: add `_event_id` (`event`), also `_origin` and `_row_id` "

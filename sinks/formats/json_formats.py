@@ -1,16 +1,14 @@
-"""The option `format` of sinks whose events are JSON, with the options that each format has."""
+"""The option `format` of sinks whose events are text, with the options that each format has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sinks.formats.load import encoder_settings, format_setting
+from sinks.formats.load import TEXT_FORMATS, encoder_settings, format_setting
 from tailer.settings import Setting
 
-#: The formats whose values are JSON.
-JSON_FORMATS = ("rows", "debezium", "cloudevents")
 FORMAT = format_setting(
-    "Format of the events; the sink also takes the format's options.", JSON_FORMATS
+    "Format of the events; the sink also takes the format's options.", TEXT_FORMATS
 )
 
 
@@ -30,5 +28,5 @@ def keyed_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the o
 
 
 def all_format_settings(of: Callable[[str], Mapping[str, Setting]]) -> Mapping[str, Setting]:
-    """Return the settings of all formats of JSON; ``of`` returns those that a sink takes of one."""
-    return {name: setting for each in JSON_FORMATS for name, setting in of(each).items()}
+    """Return the settings of all formats of text; ``of`` returns those that a sink takes of one."""
+    return {name: setting for each in TEXT_FORMATS for name, setting in of(each).items()}

@@ -31,6 +31,9 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "protobuf": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
     "upsert": ("key", "name", "topic", *LARGE),
 }
+#: Those whose values are lines of text (:attr:`tailer.sink.encoder.Encoder.is_text`), for sinks
+#: that take no other. They are listed because to ask the encoders would load all of them.
+TEXT_FORMATS = ("rows", "debezium", "cloudevents")
 SETTINGS: dict[str, Setting] = {
     "key": Setting("texts", [], "Columns of a record's key, in this order."),
     "tombstones": Setting(

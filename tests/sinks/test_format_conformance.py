@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sinks.formats.json_formats import JSON_FORMATS
-from sinks.formats.load import FORMATS, load_encoder
+from sinks.formats.load import FORMATS, TEXT_FORMATS, load_encoder
 from tailer.sink.encoder import Encoder
 from tailer.testing.conformance import FormatConformance
 from tests.sinks.formats import MemoryRegistry
@@ -26,4 +25,4 @@ class TestFormats(FormatConformance):
     def test_sinks_of_text_take_those_that_say_so(
         self, name: str, make_encoder: Callable[[], Encoder]
     ) -> None:
-        assert make_encoder().is_text == (name in JSON_FORMATS)
+        assert make_encoder().is_text == (name in TEXT_FORMATS)
