@@ -111,11 +111,11 @@ async def test_what_a_catalog_does_that_stood_still_is_done_once(
     lake: Lake, rest_catalog: RestCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit that it was sent meanwhile may come before or behind the next process."""
-    monkeypatch.setattr("sinks.iceberg.patches.READ_TIMEOUT_S", 0.5)
     sink = lake.make_sink(key=KEY, catalog={**lake.properties, "token": "s3cret"})
     await sink.open("orders")
     await sink.write(FIRST)
     with rest_catalog.still():
+        monkeypatch.setattr("sinks.iceberg.patches.READ_TIMEOUT_S", 0.5)
         with pytest.raises(TransientError, match=r"\(ReadTimeout: "):
             await sink.write(SECOND)
         await sink.aclose()
