@@ -11,8 +11,9 @@ from __future__ import annotations
 import codecs
 import logging
 import struct
-from collections.abc import Collection, Iterator
-from typing import Literal
+from collections.abc import Callable, Collection, Iterator
+from copy import copy
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,9 @@ from tailer.errors import CorruptRow, printable
 from tailer.feed.progress import Observer
 
 OnInvalidText = Literal["replace", "fail"]
+
+#: Takes the version, the column, how many of its texts were made valid, and the first of them.
+Report: TypeAlias = Callable[[int, str, int, bytes], None]
 
 _HANDLER = "tailer.replaced"
 _SHOWN_BYTES = 40
@@ -53,6 +57,13 @@ class TextRule:
         self._keys = keys
         self._observer = observer
         self._reported: tuple[int, set[str]] = (-1, set())
+        self._report: Report = self.report_replaced
+
+    def reporting_to(self, report: Report) -> TextRule:
+        """Return the same rule, which tells ``report`` what :meth:`report_replaced` is told."""
+        rule = copy(self)
+        rule._report = report  # noqa: SLF001  # of the same class
+        return rule
 
     def make_valid(self, rows: pa.RecordBatch, *, counted: bool = True) -> pa.RecordBatch:
         """Return the rows with valid texts alone. Raises :class:`CorruptRow`, naming version and
@@ -95,13 +106,14 @@ class TextRule:
                 + ("" if in_key else ', or set on_invalid_text = "replace"'),
             )
         if counted:
-            self._report_replaced(version, name, replaced)
+            self._report(version, name, len(replaced), replaced[0][:_SHOWN_BYTES])
         return valid
 
-    def _report_replaced(self, version: int, name: str, replaced: list[bytes]) -> None:
+    def report_replaced(self, version: int, name: str, texts: int, example: bytes) -> None:
+        """Count texts of a column that were made valid, and log the first of each version."""
         feed = "" if self._observer is None else self._observer.feed
         if self._observer is not None:
-            self._observer.count_replaced_texts(len(replaced))
+            self._observer.count_replaced_texts(texts)
         if self._reported[0] != version:
             self._reported = version, set()
         if name in self._reported[1]:
@@ -110,7 +122,7 @@ class TextRule:
         logging.getLogger("tailer").warning(
             "%sversion %d: texts of the column %s are not UTF-8 (%r); each wrong byte becomes "
             "U+FFFD and its two hexadecimal digits",
-            f"feed {feed}: " if feed else "", version, printable(name), replaced[0][:_SHOWN_BYTES],
+            f"feed {feed}: " if feed else "", version, printable(name), example,
             extra={"event": "invalid_text", "version": version, "column": name, "feed": feed},
         )  # fmt: skip
 

@@ -38,6 +38,8 @@ from tailer.spark.pipeline.cluster import Cluster, ClusterOptions, convert_error
 from tailer.spark.pipeline.run import ClusterDecoder
 from tailer.testing.table import TableBuilder
 from tests.feed.test_pair import POST, PRE, cdf_table, image
+from tests.feed.test_texts import SCHEMA as TEXTS
+from tests.feed.test_texts import WRONG, committed
 from tests.golden.test_golden import GoldenCase
 from tests.spark.test_stream import SCHEMA, rows
 from tests.support.components import free_port
@@ -382,25 +384,50 @@ def test_a_lack_of_memory_in_a_task_may_pass(
         read_feed(table, Offset(1), cluster=Travelling())
 
 
+def count_read(table: Path, feed: FeedOptions, cluster: Travelling | None) -> dict[Any, int]:
+    """What a feed counts that reads a table from version 1 on."""
+    progress = FeedProgress("feed", _now)
+
+    async def read() -> None:
+        log = table_log(table)
+        context = ReadContext.from_options(log, feed, progress)
+        if cluster is not None:
+            config = FeedConfig("feed", str(table), None, feed, SinkConfig("jsonl", {}))
+            context = structs.replace(context, remote=Decoder(cast(Cluster, cluster), config))
+
+        async def drop(_: FeedItem) -> None: ...
+
+        await send_items(context, Offset(1), await log.latest_version(), drop)
+
+    anyio.run(read)
+    return {name: total.value for name, total in progress.totals.items()}
+
+
 def test_what_tasks_have_read_counts_as_the_feeds(tmp_path: Path) -> None:
     table = many_files(tmp_path, 3).folder
-    counted = []
-    for cluster in (None, Travelling(2000)):
-        progress = FeedProgress("feed", _now)
-
-        async def read(cluster: Travelling | None, progress: FeedProgress) -> None:
-            context = ReadContext.from_options(table_log(table), PLAIN, progress)
-            if cluster is not None:
-                config = FeedConfig("feed", str(table), None, PLAIN, SinkConfig("jsonl", {}))
-                context = structs.replace(context, remote=Decoder(cast(Cluster, cluster), config))
-
-            async def drop(_: FeedItem) -> None: ...
-
-            await send_items(context, Offset(1), 1, drop)
-
-        anyio.run(read, cluster, progress)
-        counted.append({name: total.value for name, total in progress.totals.items()})
+    counted = [count_read(table, PLAIN, cluster) for cluster in (None, Travelling(2000))]
     if group_task.SENT_BYTES_MAX == 1:  # the same bytes are read again for the rest
         assert counted[1].pop(("read_bytes",)) > counted[0].pop(("read_bytes",))
     assert counted[0] == counted[1]
     assert counted[0][("files",)] == 3
+
+
+@pytest.mark.parametrize("spans", [False, True])
+def test_texts_that_are_not_utf8_are_counted_once_and_logged_for_the_feed(
+    spans: bool,  # noqa: FBT001  # a parameter of the test
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = TableBuilder(tmp_path, TEXTS)
+    table.create()
+    for version in range(2):
+        committed(table, 10 * version, [*WRONG, b"fine"])
+    feed = structs.replace(PLAIN, spans=spans)
+    counted, logged = [], []
+    for cluster in (None, Travelling(10_000)):
+        caplog.clear()
+        counted.append(count_read(tmp_path, feed, cluster)["replaced",])
+        logged.append([record.getMessage() for record in caplog.records])
+    assert counted[0] == counted[1] == 2 * len(WRONG)
+    assert logged[0] == logged[1]
+    assert [line[:16] for line in logged[0]] == ["feed feed: versi"] * 2

@@ -88,8 +88,11 @@ class SpanDecoder:
                     if rows and (too_many or step.size + size > bounds.batch_bytes_max):
                         self._held = decoded
                         break
+                    # Not before: what is held may be left to another decoder, which counts it.
+                    valid = self._make_valid(decoded.rows)
+                    decoded = structs.replace(decoded, rows=valid)
                     rows += count
-                    step.size += size
+                    step.size += int(valid.batch.nbytes)
                 step.decoded.append(decoded)
             step.is_last = decoded is None
         except Exception as e:
@@ -159,7 +162,7 @@ class SpanDecoder:
             if left_out.count:
                 yield Decoded([(entry, left_out.count)])
                 left_out.count = 0
-            yield Decoded([(entry, rows.batch.num_rows)], self._make_valid(rows))
+            yield Decoded([(entry, rows.batch.num_rows)], rows)
         if left_out.count:
             yield Decoded([(entry, left_out.count)])
         if entry.part is None or entry.part.is_last:
@@ -224,7 +227,7 @@ class SpanDecoder:
                 of_entry = [
                     (e, 0 if e.file is None else next(each)) for e in entries[places[first] : last]
                 ]
-                yield Decoded(of_entry, self._make_valid(rows))
+                yield Decoded(of_entry, rows)
                 self._count_read_files(files[first:done])
                 continue
             of_file = iter(contents[first:done])

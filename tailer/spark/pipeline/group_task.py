@@ -48,28 +48,33 @@ class Counts(Observer):
     with, after all that it has sent."""
 
     def __init__(self) -> None:
-        self.read_bytes = self.texts = self.noops = 0
+        self.read_bytes = self.noops = 0
+        #: Of each version and column: how many texts were made valid, and the first of them.
+        self.texts: dict[tuple[int, str], tuple[int, bytes]] = {}
         self.error: TailerError | None = None
 
     def count_read_bytes(self, count: int) -> None:
         self.read_bytes += count
 
-    def count_replaced_texts(self, texts: int) -> None:
-        self.texts += texts
-
     def count_noops(self, rows: int) -> None:
         self.noops += rows
 
-    def add_to(self, observer: Observer) -> None:
+    def note_replaced_texts(self, version: int, name: str, texts: int, example: bytes) -> None:
+        """Keep what a task's own log would say, which nobody reads."""
+        before, first = self.texts.get((version, name), (0, example))
+        self.texts[version, name] = before + texts, first
+
+    def add_to(self, context: ReadContext) -> None:
         """Count it all there."""
         counts = {
-            observer.count_read_bytes: self.read_bytes,
-            observer.count_replaced_texts: self.texts,
-            observer.count_noops: self.noops,
+            context.observer.count_read_bytes: self.read_bytes,
+            context.observer.count_noops: self.noops,
         }
         for add, count in counts.items():
             if count:
                 add(count)
+        for (version, name), (texts, example) in self.texts.items():
+            context.texts.report_replaced(version, name, texts, example)
 
 
 class PackedStep(Struct, frozen=True):
@@ -120,7 +125,8 @@ class TableReader:
         """Return the feed's own context, on this machine."""
         context = ReadContext.from_options(log, self.feed, counts, columns=self.columns)
         decode = structs.replace(self.decode, on_read=counts.count_read_bytes)
-        return structs.replace(context, decode=decode, shapes=Shapes(decode))
+        texts = context.texts.reporting_to(counts.note_replaced_texts)
+        return structs.replace(context, decode=decode, shapes=Shapes(decode), texts=texts)
 
 
 @dataclass(frozen=True)

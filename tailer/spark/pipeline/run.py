@@ -134,6 +134,6 @@ def _take_end(end: object, context: ReadContext) -> None:
     """Take what a task sends last: what it has counted, and an error."""
     if not isinstance(end, Counts):
         raise TransientError("Spark's connection was cut off within the results of a task")
-    end.add_to(context.observer)
+    end.add_to(context)
     if end.error is not None:
         raise end.error
