@@ -384,7 +384,7 @@ def test_a_lack_of_memory_in_a_task_may_pass(
         read_feed(table, Offset(1), cluster=Travelling())
 
 
-def count_read(table: Path, feed: FeedOptions, cluster: Travelling | None) -> dict[Any, int]:
+def count_read(table: Path, feed: FeedOptions, cluster: Travelling | None) -> dict[Any, float]:
     """What a feed counts that reads a table from version 1 on."""
     progress = FeedProgress("feed", _now)
 
