@@ -32,17 +32,18 @@ class Saver:
         feed: str,
         sink: Sink,
         offsets: OffsetStore,
+        saved: Offset | None,
         kept: Offset | None,
         start: Callable[[], Awaitable[Offset]],
         *,
         has_written: bool = False,
     ) -> Offset:
-        """Return the offset to start from: ``kept`` by the sink, saved, or the feed's ``start``.
+        """Return the offset to start from: ``kept`` by the sink, ``saved``, or the feed's
+        ``start``.
 
         ``has_written``: the feed has written to this sink before. Raises :class:`SinkRejected` for
         a target that lacks what it has written.
         """
-        saved = await offsets.load()
         offset = kept or saved
         if offset is not None and sink.lacks_beginning:
             await sink.set_offset(feed, None)  # or the next start would find it begun

@@ -154,9 +154,8 @@ async def send_items(
         try:
             await read(context, sender, last)
         except DataLoss as loss:
-            await check_table_exists(
-                log, sender.at.version
-            )  # or all its files are missing, for now
+            # Without its table, all files are missing, for now.
+            await check_table_exists(log, sender.at.version)
             if policy == "fail":
                 raise
             # Or they are missing because the table is another one.

@@ -149,16 +149,18 @@ class _Attempt:
 
 async def _prepare_attempt(feed: Feed, calls: SinkCalls, fitting: Fitting) -> _Attempt:
     """Check what can be checked, open the sink, and find out where to begin."""
-    if await feed.offsets.load() is None:
+    saved = await feed.offsets.load()
+    if saved is None:
         await _check_new_feed(feed, fitting)
-    await _find_record_form(feed)  # may refuse it, before the sink does anything
+    _find_record_form(feed, saved)  # may refuse it, before the sink does anything
     kept = await calls.open(feed.name)
     has_written = bool(feed.orders.record_form)
-    form = await _find_record_form(feed)  # now the sink may know more of its target
+    form = _find_record_form(feed, saved)  # now the sink may know more of its target
     offset = await feed.saver.choose_start(
         feed=feed.name,
         sink=feed.sink,
         offsets=feed.offsets,
+        saved=saved,
         kept=kept,
         start=lambda: feed.start(feed.log),
         has_written=has_written,
@@ -259,9 +261,8 @@ def _make_parking(feed: Feed) -> Parking | None:
     return Parking(feed.sink, feed.park, feed.progress, feed.on_park, feed.parked)
 
 
-async def _find_record_form(feed: Feed) -> Mapping[str, Any]:
-    """Return the form of the sink's records. Raises :class:`ConfigError` if it has changed,
-    unless the change is accepted."""
-    saved = feed.orders.record_form
-    at = await feed.offsets.load() if saved else None
-    return feed.sink.delivery(feed.name, saved or None, at)
+def _find_record_form(feed: Feed, at: Offset | None) -> Mapping[str, Any]:
+    """Return the form of the sink's records, from the saved offset on. Raises :class:`ConfigError`
+    if it has changed, unless the change is accepted."""
+    form = feed.orders.record_form
+    return feed.sink.delivery(feed.name, form or None, at if form else None)
