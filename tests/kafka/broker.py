@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import os
 import shutil
 import signal
 import subprocess
@@ -21,8 +20,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
-from tests.support.components import Component, free_ports, java_major, no_java, run_maven
-from tests.support.maven import pom
+from tests.support.components import Component, find_java, free_ports, java_major, no_java
+from tests.support.maven import copy_jars
 from tests.support.servers import standing_still
 
 #: The newest that resolves whole from Maven Central, and that kafka-python says it supports.
@@ -49,10 +48,8 @@ def _make_home(home: Path, version: str) -> None:
         f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}",
         f"org.apache.kafka:kafka-tools:{version}",
     )
-    (home / "pom.xml").write_text(pom("kafka-broker", artifacts))
     (home / "log4j2.yaml").write_text(LOGGING)
-    jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-    run_maven("-f", str(home / "pom.xml"), *jars, f"-DoutputDirectory={home / 'lib'}")
+    copy_jars(home / "lib", artifacts)
     # The template was formatted and never used; the archive holds what a broker has loaded.
     first = Broker(home=home, jvm=[f"-XX:ArchiveClassesAtExit={home / 'broker.jsa'}"])
     try:
@@ -218,10 +215,9 @@ class Broker:
             self.process.wait(START_S)
 
     def _java(self, *arguments: str) -> list[str]:
-        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
         memory = ["-XX:+UseSerialGC", f"-Xmx{self.heap}"]
         logging = f"-Dlog4j2.configurationFile={self.home / 'log4j2.yaml'}"
-        return [str(java), *memory, *self.jvm, logging, "-cp", f"{self.home}/lib/*", *arguments]
+        return [find_java(), *memory, *self.jvm, logging, "-cp", f"{self.home}/lib/*", *arguments]
 
     def _write_properties(self) -> Path:
         local = [f"{name}://127.0.0.1:{port}" for name, port in self._named_ports()]

@@ -9,9 +9,7 @@ import py4j  # type: ignore[import-untyped]
 import pyspark
 import pytest
 
-from tailer.testing.table import TableBuilder
-from tests.spark.test_pipeline import configured, run_spark
-from tests.spark.test_stream import SCHEMA, rows
+from tests.spark.test_pipeline import one_feed, run_spark
 from tests.support.components import java_major, require
 
 #: A Python that has Spark's package and not this one.
@@ -26,9 +24,6 @@ def test_executors_without_the_package_are_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require("Java 17 or newer", java_major() >= 17)
-    table = TableBuilder(tmp_path / "orders", SCHEMA)
-    table.create()
-    table.insert(rows(1, 2))
     spark, bare = tmp_path / "spark", tmp_path / "python"
     spark.mkdir()
     for package in (pyspark, py4j):
@@ -37,7 +32,7 @@ def test_executors_without_the_package_are_told_of(
     bare.write_text(BARE.format(spark=spark, python=sys.executable))
     bare.chmod(0o755)
     monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
-    ended = run_spark(configured(tmp_path / "here", {"name": "o", "table": table.folder}))
+    ended = run_spark(one_feed(tmp_path))
     assert ended.returncode == 1
     assert "; the executors' Python must have this package: install it there" in ended.stdout
 
@@ -46,10 +41,6 @@ def test_executors_without_the_package_are_told_of(
 @pytest.mark.timeout(600)
 def test_results_that_are_too_large_name_the_setting(tmp_path: Path) -> None:
     require("Java 17 or newer", java_major() >= 17)
-    table = TableBuilder(tmp_path / "orders", SCHEMA)
-    table.create()
-    table.insert(rows(1, 2))
-    config = configured(tmp_path / "here", {"name": "o", "table": table.folder})
-    ended = run_spark(config, "--conf", "spark.driver.maxResultSize=1b")
+    ended = run_spark(one_feed(tmp_path), "--conf", "spark.driver.maxResultSize=1b")
     assert ended.returncode == 1
     assert "maxResultSize (1.0 B); lower --partition-bytes-max" in ended.stdout

@@ -10,9 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tailer.testing.table import TableBuilder
-from tests.spark.test_pipeline import CONFS, configured
-from tests.spark.test_stream import SCHEMA, rows
+from tests.spark.test_pipeline import CONFS, one_feed
 from tests.support.components import free_port, java_major, require
 from tests.support.programs import started
 from tests.support.waiting import PATIENCE_S
@@ -32,10 +30,7 @@ def ask(port: int, method: str, path: str) -> dict[str, str]:
 @pytest.mark.timeout(600)
 def test_java_that_hangs_stops_no_order_and_no_end(tmp_path: Path) -> None:
     require("Java 17 or newer", java_major() >= 17)
-    table = TableBuilder(tmp_path / "orders", SCHEMA)
-    table.create()
-    table.insert(rows(1, 2))
-    config, port = configured(tmp_path / "here", {"name": "o", "table": table.folder}), free_port()
+    config, port = one_feed(tmp_path), free_port()
     control = f'http = "127.0.0.1:{port}"\ntoken = "{TOKEN}"'
     config.write_text(config.read_text().replace('http = ""', control))
     confs = [part for conf in CONFS for part in ("--conf", conf)]

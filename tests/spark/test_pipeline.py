@@ -61,6 +61,14 @@ def configured(folder: Path, *feeds: dict[str, Any]) -> Path:
     return file
 
 
+def one_feed(folder: Path) -> Path:
+    """A small table, and the configuration of the feed of it."""
+    table = TableBuilder(folder / "orders", SCHEMA)
+    table.create()
+    table.insert(rows(1, 2))
+    return configured(folder / "here", {"name": "o", "table": table.folder})
+
+
 def run_spark(config: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """`tailer spark` until all is read, by jobs alone."""
     confs = [part for conf in CONFS for part in ("--conf", conf)]

@@ -207,8 +207,7 @@ _given: set[int] = set()
 
 def java_major() -> int:
     """The major version of the Java that Spark would start; 0 where there is none."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    java = shutil.which(find_java())
     return 0 if java is None else _major(java)
 
 
@@ -217,6 +216,17 @@ def _major(java: str) -> int:
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = JAVA_VERSION.search(answer.stderr)
     return int(found[1]) if found else 0
+
+
+def find_java() -> str:
+    """The Java that Spark would start."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
+def server_java(heap: str) -> list[str]:
+    """The command of Java for a server of tests, which starts soon and stays small."""
+    return [find_java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 
 def no_java() -> str:

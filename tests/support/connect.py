@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.kafka.broker import KAFKA_VERSION, LOG4J_VERSION
-from tests.support.components import Component, no_java, run_maven
-from tests.support.maven import pom
+from tests.support.components import Component, no_java, server_java
+from tests.support.maven import copy_jars
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
@@ -50,11 +49,8 @@ def _make(home: Path) -> None:
     for name, artifacts in _FOLDERS.items():
         folder = home / name
         folder.mkdir(parents=True)
-        project = home / f"{folder.name}.xml"
-        project.write_text(pom(folder.name, artifacts))
-        jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
         more = [] if name == "worker" else [f"-DexcludeArtifactIds={_LEFT_OUT}"]
-        run_maven("-f", str(project), *jars, *more, f"-DoutputDirectory={folder}")
+        copy_jars(folder, artifacts, *more)
 
 
 CONNECT = Component(
@@ -91,11 +87,9 @@ class Connect(Server):
         }
         file = self.folder / "worker.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
-        options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         logging = f"-Dlog4j2.configurationFile={self.home / 'log4j2.yaml'}"
         program = "org.apache.kafka.connect.cli.ConnectStandalone"
-        self.launch(java, *options, logging, "-cp", f"{self.home}/worker/*", program, file)
+        self.launch(*server_java("512m"), logging, "-cp", f"{self.home}/worker/*", program, file)
 
     def answers(self) -> bool:
         """Whether it takes requests."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.components import Component, no_java, run_maker, run_maven
-from tests.support.maven import pom
+from tests.support.components import Component, no_java, run_maker
+from tests.support.maven import copy_jars
 from tests.support.search_engine import SearchEngine
 
 #: Of the last line that runs on Java 17, the release whose module of HTTP Maven has.
@@ -29,19 +29,13 @@ _NODE = Path(__file__).with_name("ElasticsearchNode.java")
 def _make(home: Path) -> None:
     jars, module, classes = home / "jars", home / "modules" / _MODULE, home / "classes"
     (home / "plugins").mkdir()
-    _copy_jars(home / "server.xml", _SERVER, jars)
-    _copy_jars(home / "module.xml", (f"org.elasticsearch.plugin:{_MODULE}:{VERSION}",), module)
+    copy_jars(jars, _SERVER)
+    copy_jars(module, (f"org.elasticsearch.plugin:{_MODULE}:{VERSION}",))
     for jar in module.iterdir():  # it refuses to start if it finds a class twice
         if (jars / jar.name).exists():
             jar.unlink()
     (module / "plugin-descriptor.properties").write_text(_DESCRIPTOR)
     run_maker(["javac", "-nowarn", "-cp", f"{jars}/*", "-d", classes, _NODE])
-
-
-def _copy_jars(project: Path, artifacts: tuple[str, ...], folder: Path) -> None:
-    project.write_text(pom(project.stem, artifacts))
-    jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-    run_maven("-f", str(project), *jars, f"-DoutputDirectory={folder}")
 
 
 ELASTICSEARCH = Component(

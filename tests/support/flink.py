@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
 
-from tests.support.components import Component, no_java, run_maven
-from tests.support.maven import pom
+from tests.support.components import Component, no_java, server_java
+from tests.support.maven import copy_jars
 
 #: The newest for which there is a Kafka connector.
 FLINK_VERSION = "2.2.1"
@@ -28,9 +27,7 @@ _TIMEOUT_S = 280.0
 
 
 def _make(home: Path) -> None:
-    (home / "pom.xml").write_text(pom("flink", _ARTIFACTS))
-    jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-    run_maven("-f", str(home / "pom.xml"), *jars, f"-DoutputDirectory={home / 'lib'}")
+    copy_jars(home / "lib", _ARTIFACTS)
 
 
 def _missing() -> str:
@@ -52,10 +49,8 @@ def query(folder: Path, *statements: str) -> Counter[tuple[str | None, ...]]:
     texts."""
     lines = folder / "statements.json"
     lines.write_text(json.dumps(statements))
-    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     done = subprocess.run(
-        [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-         "-cp", f"{FLINK.path()}/lib/*", _PROGRAM, lines],
+        [*server_java("512m"), "-cp", f"{FLINK.path()}/lib/*", _PROGRAM, lines],
         cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.support.components import Component, no_java, run_maker, run_maven
+from tests.support.components import Component, no_java, run_maker, server_java
+from tests.support.maven import copy_jar
 from tests.support.servers import Server
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def find_hadoop_version() -> str:
 
 def _make(home: Path) -> None:
     cluster = f"org.apache.hadoop:hadoop-client-minicluster:{find_hadoop_version()}"
-    run_maven("dependency:copy", f"-Dartifact={cluster}", f"-DoutputDirectory={home}")
+    copy_jar(home, cluster)
     classes = f"{home}/*:{find_spark_jars()}/*"
     run_maker(["javac", "-nowarn", "-cp", classes, "-d", home, _PROGRAM])
 
@@ -58,12 +58,10 @@ class Hdfs(Server):
         super().__init__()
 
     def start(self) -> None:
-        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
-        options = ["-Xmx300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         classes = ["-cp", f"{self.home}:{self.home}/*:{find_spark_jars()}/*", "MiniHdfs"]
         user = f"-DHADOOP_USER_NAME={_SUPERUSER}"
         (self.folder / "log").write_text("")
-        self.launch(java, *options, user, *classes, str(self.port), self.folder / "data")
+        self.launch(*server_java("300m"), user, *classes, str(self.port), self.folder / "data")
 
     def answers(self) -> bool:
         return "listening" in (self.folder / "log").read_text()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import os
 from pathlib import Path
 
-from tests.support.components import Component, no_java, run_maker, run_maven
+from tests.support.components import Component, no_java, run_maker, server_java
 from tests.support.hdfs import find_spark_jars
-from tests.support.maven import pom
+from tests.support.maven import copy_jars
 from tests.support.servers import Server
 
 #: The newest that runs on Java 17 and whose parts Maven has.
@@ -30,10 +29,8 @@ def _list_hadoop() -> str:
 
 
 def _make(home: Path) -> None:
-    project, jars = home / "catalog.xml", home / "jars"
-    project.write_text(pom("catalog", _ARTIFACTS))
-    copy = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-    run_maven("-f", str(project), *copy, f"-DoutputDirectory={jars}")
+    jars = home / "jars"
+    copy_jars(jars, _ARTIFACTS)
     classes = f"{jars}/*:{_list_hadoop()}"
     run_maker(["javac", "-nowarn", "-cp", classes, "-d", home / "classes", _PROGRAM])
 
@@ -54,11 +51,10 @@ class RestCatalog(Server):
 
     def start(self) -> None:
         home = ICEBERG_REST.path()
-        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
-        options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         classes = f"{home / 'classes'}:{home / 'jars'}/*:{_list_hadoop()}"
         program = "org.apache.iceberg.rest.IcebergRestNode"
-        self.launch(java, *options, "-cp", classes, program, str(self.port), self.folder)
+        java = server_java("256m")
+        self.launch(*java, "-cp", classes, program, str(self.port), self.folder)
 
     def answers(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)

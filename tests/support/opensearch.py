@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.components import Component, no_java, run_maker, run_maven
-from tests.support.maven import pom
+from tests.support.components import Component, no_java, run_maker
+from tests.support.maven import copy_jars
 from tests.support.search_engine import SearchEngine
 
 #: The newest that runs on Java 17.
@@ -20,10 +20,7 @@ _NODE = Path(__file__).with_name("OpenSearchNode.java")
 
 
 def _make(home: Path) -> None:
-    project = home / "opensearch.xml"
-    project.write_text(pom("opensearch", _ARTIFACTS))
-    jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-    run_maven("-f", str(project), *jars, f"-DoutputDirectory={home / 'jars'}")
+    copy_jars(home / "jars", _ARTIFACTS)
     run_maker(["javac", "-nowarn", "-cp", f"{home / 'jars'}/*", "-d", home / "jars", _NODE])
 
 

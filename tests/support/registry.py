@@ -21,7 +21,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.components import CACHE, Component, free_port, no_java, require, run_maven
+from tests.support.components import (
+    CACHE,
+    Component,
+    free_port,
+    no_java,
+    require,
+    run_maven,
+    server_java,
+)
 
 #: The newest that runs on Java 17.
 REGISTRY_VERSION = "3.0.9"
@@ -70,12 +78,10 @@ class Registry:
             "QUARKUS_MANAGEMENT_PORT": str(free_port()),
             "APICURIO_STORAGE_KIND": "sql",  # an in-memory database
         }
-        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
-        options = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         log = Path(self._folder.name, "log")
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [str(java), *options, "-jar", str(self._jar)],
+                [*server_java("384m"), "-jar", str(self._jar)],
                 cwd=self._folder.name,
                 env=environment,
                 stdin=subprocess.DEVNULL,

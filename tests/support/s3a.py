@@ -4,53 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.components import Component, no_java, run_maven
+from tests.support.components import Component, no_java
 from tests.support.hdfs import find_hadoop_version
+from tests.support.maven import copy_jar, copy_jars
 
-_SDK, _ACCELERATOR = "2.57.8", "1.3.1"
-_AWS = "software.amazon.awssdk"
-_PARTS = ("s3", "s3-transfer-manager", "apache-client", "netty-nio-client", "sts")
+_SDK = "2.57.8"
+_ARTIFACTS = (
+    *(
+        f"software.amazon.awssdk:{part}:{_SDK}"
+        for part in ("s3", "s3-transfer-manager", "apache-client", "netty-nio-client", "sts")
+    ),
+    "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+)
 #: PySpark has others of these.
 _SPARKS = ("netty-*-4.1.*", "slf4j-*", "httpclient-4*", "httpcore-4*", "commons-*")
 
 
-def _pom() -> str:
-    def dependency(group: str, artifact: str, more: str = "") -> str:
-        names = f"<groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        return f"<dependency>{names}{more}</dependency>"
-
-    none = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
-    hadoop = f"<version>{find_hadoop_version()}</version><exclusions>{none}</exclusions>"
-    bom = f"<version>{_SDK}</version><type>pom</type><scope>import</scope>"
-    accelerator = f"<version>{_ACCELERATOR}</version>"
-    wanted = [
-        dependency("org.apache.hadoop", "hadoop-aws", hadoop),
-        dependency(
-            "software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", accelerator
-        ),
-        *(dependency(_AWS, part) for part in _PARTS),
-    ]
-    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>local</groupId><artifactId>s3a</artifactId><version>1</version>
-  <packaging>pom</packaging>
-  <dependencyManagement>
-    <dependencies>{dependency(_AWS, "bom", bom)}</dependencies>
-  </dependencyManagement>
-  <dependencies>{"".join(wanted)}</dependencies>
-</project>
-"""
-
-
 def _make(home: Path) -> None:
-    project = home / "s3a.xml"
-    project.write_text(_pom())
     jars = home / "jars"
-    into = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
-    run_maven("-f", str(project), *into)
+    copy_jars(jars, _ARTIFACTS)
     for pattern in _SPARKS:
         for jar in jars.glob(pattern):
             jar.unlink()
+    # Alone: PySpark has what it needs of Hadoop.
+    copy_jar(jars, f"org.apache.hadoop:hadoop-aws:{find_hadoop_version()}")
 
 
 S3A = Component(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from tests.support.components import server_java
 from tests.support.servers import Server
 
 
@@ -22,9 +22,7 @@ class SearchEngine(Server):
 
     def launch_java(self, *arguments: str | Path) -> None:
         """Start Java, which finds the engine by the first of these arguments."""
-        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
-        options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        self.launch(java, *options, f"-Djava.io.tmpdir={self.folder}", *arguments)
+        self.launch(*server_java("512m"), f"-Djava.io.tmpdir={self.folder}", *arguments)
 
     def answers(self) -> bool:
         try:

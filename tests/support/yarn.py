@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.support.components import Component, no_java, run_maker, run_maven
+from tests.support.components import Component, no_java, run_maker, server_java
 from tests.support.hdfs import find_hadoop_version, find_spark_jars
+from tests.support.maven import copy_jar
 from tests.support.servers import Server
 
 _PROGRAM = Path(__file__).with_name("MiniYarn.java")
@@ -29,7 +29,7 @@ _ARTIFACTS = (
 def _make(home: Path) -> None:
     cluster = f"org.apache.hadoop:hadoop-client-minicluster:{find_hadoop_version()}"
     for artifact in (cluster, *_ARTIFACTS):
-        run_maven("dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={home}")
+        copy_jar(home, artifact)
     classes = f"{home}/*:{find_spark_jars()}/*"
     run_maker(["javac", "-nowarn", "-cp", classes, "-d", home, _PROGRAM])
 
@@ -53,11 +53,9 @@ class Yarn(Server):
         super().__init__()
 
     def start(self) -> None:
-        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
-        options = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         classes = ["-cp", f"{self.home}:{self.home}/*:{find_spark_jars()}/*", "MiniYarn"]
         (self.folder / "log").write_text("")
-        self.launch(java, *options, *classes, self.folder)
+        self.launch(*server_java("400m"), *classes, self.folder)
 
     def answers(self) -> bool:
         return self._find_address() is not None
