@@ -154,12 +154,15 @@ class JsonFiles:
         without atomic rename may be in the middle of it. (A tear exactly at a line's end can't be
         seen.) Raises FileNotFoundError."""
         lines, status, last = await self.read_file(name)
-        if (self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size) and (
-            last == b"\n" or await run_blocking(_ends_whole, lines)
+        form = _detect_form(lines)  # what is packed may end as a line does
+        if (
+            form is None
+            and (self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size)
+            and (last == b"\n" or await run_blocking(_ends_whole, lines))
         ):
             return CommitText(lines, status, self._predecessors.get(name))
         self._kept.pop(name, None)
-        return Torn(_detect_form(lines))
+        return Torn(form)
 
     async def prefetch_commit(self, version: int) -> None:
         """Read a commit, and look up the one before it; :meth:`read_commit_text` has both then."""

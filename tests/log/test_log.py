@@ -353,6 +353,7 @@ async def test_a_commit_that_still_grows_is_read_again(table: TableBuilder) -> N
     [
         (gzip.compress, "packed by gzip"),
         (bz2.compress, "packed by bzip2"),
+        (lambda data: gzip.compress(data) + b"\n", "packed by gzip"),
         (lambda data: pa.compress(data, "zstd", asbytes=True), "packed by zstd"),
         (lambda data: data.decode().encode("utf-16"), "text in UTF-16"),
     ],
