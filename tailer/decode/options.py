@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tailer.decode.tracking import OnRead
     from tailer.delta.snapshot import TableState
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 #: Files up to this size are decoded many at a time (:mod:`tailer.decode.small_files`), of which a
 #: larger one gains little.
@@ -31,8 +31,8 @@ class DecodeOptions(Struct, frozen=True):
     the file still has them (a column that was dropped and added again).
     ``writer_timezone`` is for partition timestamps without a zone. ``page_checksums`` verifies
     page checksums where a file has them, as parquet-java makes them, which takes about 5 % of the
-    time. ``row_ids`` requests
-    row ids too; ``on_read`` is called with the number of bytes read.
+    time. ``row_ids`` requests row ids too; ``on_read`` is called with the number of bytes read.
+    Pages are bounded by ``page_batch_bytes``, where batches are smaller.
     """
 
     batch_rows_max: int = 131_072
@@ -46,6 +46,16 @@ class DecodeOptions(Struct, frozen=True):
     row_ids: bool = False
     own_columns: bool = False
     on_read: OnRead | None = None
+    page_batch_bytes: int = 0
+
+    def halve_batches(self) -> DecodeOptions:
+        """Return the options for batches half as large, of the same files."""
+        return structs.replace(
+            self,
+            batch_rows_max=max(1, self.batch_rows_max // 2),
+            batch_bytes_max=max(1, self.batch_bytes_max // 2),
+            page_batch_bytes=max(self.page_batch_bytes, self.batch_bytes_max),
+        )
 
 
 class Bucket(Struct, frozen=True):

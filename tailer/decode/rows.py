@@ -171,7 +171,9 @@ class _Decoder:
         self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
         self.row_groups = RowGroups(parquet, source)
         self.row_groups.check(file.num_records, shape.flat)
-        self.bounded = BoundedColumns(parquet, self.row_groups, options.batch_bytes_max)
+        self.bounded = BoundedColumns(
+            parquet, self.row_groups, options.batch_bytes_max, options.page_batch_bytes
+        )
         self.left_out = LeftOut(lambda _: ())
 
     def decode_batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:

@@ -47,12 +47,21 @@ class Sizes(Struct, frozen=True):
 
 
 class BoundedColumns:
-    """Decodes columns of an open file, in batches of up to ``bytes_max``."""
+    """Decodes columns of an open file, in batches of up to ``bytes_max``. Pages are bounded by
+    batches of ``page_batch_bytes``, if those are larger."""
 
-    def __init__(self, parquet: ParquetColumns, row_groups: RowGroups, bytes_max: int) -> None:
+    def __init__(
+        self,
+        parquet: ParquetColumns,
+        row_groups: RowGroups,
+        bytes_max: int,
+        page_batch_bytes: int = 0,
+    ) -> None:
         self.parquet = parquet
         self.row_groups = row_groups
         self.bytes_max = bytes_max
+        batch = max(bytes_max, page_batch_bytes)
+        self._page_bytes_max = max(_PAGE_BYTES_MAX, _PAGE_BATCHES_MAX * batch)
         self._known: dict[tuple[int, tuple[ColumnPath, ...]], Sizes] = {}
         self._longest: dict[tuple[int, int], int] = {}
 
@@ -189,7 +198,7 @@ class BoundedColumns:
         """Refuse a page that would take much memory although it is small in the file. Where nothing
         is known of pages, that is a row group."""
         said = self.row_groups[group]
-        most = max(_PAGE_BYTES_MAX, _PAGE_BATCHES_MAX * self.bytes_max)
+        most = self._page_bytes_max
         if said is None:
             stored, unpacked = self.parquet.size, self.parquet.groups[group].bytes
             if unpacked > most and unpacked > _PAGE_TIMES * stored:

@@ -145,6 +145,9 @@ class ReadContext(Struct, frozen=True):
         if needed is not None:
             decode = structs.replace(decode, columns=NeededColumns(needed, columns))
         pruning = None if selection.where is None else Pruning(selection.where, columns)
+        shaper = Shaper(selection, columns, decode.target, pruning)
+        if shaper.is_needed:  # what is computed is in memory beside what was read
+            decode = decode.halve_batches()
         compared = () if selection.where is None else selection.where.columns
         unseen = {n.lower() for n in selection.masks} - {n.lower() for n in compared}
         keys = options.keys | set(options.key)
@@ -160,7 +163,7 @@ class ReadContext(Struct, frozen=True):
             pruning=pruning,
             unread=Unread(lost, pruning),
             texts=TextRule(options.policies.on_invalid_text, keys, observer, unseen),
-            shaper=Shaper(selection, columns, decode.target, pruning),
+            shaper=shaper,
             decode=decode,
             counted_by=options.counting_id(),
             shapes=Shapes(decode),

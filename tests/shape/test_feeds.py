@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
+from tailer.decode.options import DecodeOptions
 from tailer.errors import CorruptRow, SchemaChanged, TableError
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import ResnapshotRequest
@@ -129,6 +130,16 @@ async def test_values_that_are_passed_on_keep_their_bits(tmp_path: Path) -> None
     await rig.offsets.clear()
     await run_feed(rig.feed(selection=shape("id + 0 as id, d, t", "id >= 0")))
     assert values(rig) == plain
+
+
+async def test_what_is_shaped_is_read_in_half_batches_for_it_is_in_memory_twice(rig: Rig) -> None:
+    decode = DecodeOptions(batch_rows_max=4)
+    plain, shaped = FeedOptions(decode=decode), FeedOptions(decode=decode, selection=shape("id"))
+    for options, counts in ((plain, [4, 1]), (shaped, [2, 2, 1])):
+        batches = read_changes(table_log(rig.table), Offset(1), 1, options)
+        assert [batch.num_rows async for batch in batches] == counts
+    halved = DecodeOptions(batch_bytes_max=100 << 20).halve_batches()
+    assert (halved.batch_bytes_max, halved.page_batch_bytes) == (50 << 20, 100 << 20)
 
 
 async def test_names_that_are_no_identifiers(tmp_path: Path) -> None:
