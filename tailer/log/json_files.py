@@ -21,7 +21,7 @@ from tailer.delta.segment import format_commit_name
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.files.spill import Spool
 from tailer.log.questions import FileTag, Patience, Torn
-from tailer.process.threads import run_blocking, stop_if_cancelled
+from tailer.process.threads import parse_in_thread, run_blocking, stop_if_cancelled
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
 from tailer.store.fetched_files import FetchedFiles
 
@@ -158,7 +158,7 @@ class JsonFiles:
         if (
             form is None
             and (self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size)
-            and (last == b"\n" or await run_blocking(_ends_whole, lines))
+            and (last == b"\n" or await parse_in_thread(partial(_ends_whole, lines), status.size))
         ):
             return CommitText(lines, status, self._predecessors.get(name))
         self._kept.pop(name, None)
