@@ -37,13 +37,16 @@ if TYPE_CHECKING:
 
 class RemoteDecoder(Protocol):
     """Decodes files elsewhere, such as on a cluster. ``group_bytes`` are the encoded bytes that are
-    decoded in one go. What has no more than ``here_bytes_max`` is decoded in this process."""
+    decoded in one go, by ``lanes_max`` at most at the same time. What has no more than
+    ``here_bytes_max`` is decoded in this process."""
 
     group_bytes: int
     here_bytes_max: int
+    lanes_max: int
 
     async def start(self) -> int:
-        """Get ready; return how many groups are decoded at the same time."""
+        """Get ready, however long it takes; return how many groups may be decoded at the same
+        time."""
 
     async def decode_group(
         self, context: ReadContext, group: list[SpanEntry], use: Callable[[Step], Awaitable[None]]

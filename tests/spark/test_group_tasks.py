@@ -6,12 +6,13 @@ The tasks are sent and done as Spark does them; no Spark is started here.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from msgspec import structs
@@ -23,7 +24,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.config.feeds import FeedConfig, SinkConfig
 from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
-from tailer.errors import FileGone, TailerError, TransientError
+from tailer.errors import ConfigError, FileGone, TailerError, TransientError
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders, ResnapshotRequest
 from tailer.feed.pipe import read_ahead
@@ -62,22 +63,26 @@ def sent_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 class Travelling:
     """A cluster whose tasks are done here, after they have travelled. ``tasks`` counts them."""
 
-    def __init__(self, partition_bytes_max: int = 400) -> None:
-        self.options = ClusterOptions(partition_bytes_max, driver_bytes_max=0)
+    def __init__(
+        self,
+        partition_bytes_max: int = 400,
+        driver_bytes_max: int = 0,
+        warm_up: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
+    ) -> None:
+        self.options = ClusterOptions(partition_bytes_max, driver_bytes_max=driver_bytes_max)
         self.tasks = 0
+        self._wait = warm_up
+
+    async def warm_up(self) -> int:
+        """Return the number of cores, of which two are as good as more."""
+        await self._wait()
+        return 2
 
     async def run_task(self, _: str, work: Callable[[], Any]) -> list[bytes]:
         """Run a task."""
         self.tasks += 1
         travelled = pickle.loads(pickle.dumps(work))  # noqa: S301  # our own
         return await anyio.to_thread.run_sync(lambda: list(travelled()))
-
-
-class Decoder(ClusterDecoder):
-    """With a session of three cores, which nobody asks."""
-
-    async def start(self) -> int:
-        return 4
 
 
 def read_feed(
@@ -102,7 +107,7 @@ def read_feed(
         context = ReadContext.from_options(log, feed, progress, orders, lost)
         if cluster is not None:
             config = FeedConfig("feed", str(table), None, feed, SinkConfig("jsonl", {}))
-            decoder = Decoder(cast(Cluster, cluster), config)
+            decoder = ClusterDecoder(cast(Cluster, cluster), config)
             context = structs.replace(context, remote=decoder)
 
         async def send(emit: Emit) -> None:
@@ -219,6 +224,44 @@ def test_what_is_too_much_for_a_task_is_left_to_the_next_one(
         found = read_feed(table.folder, start, feed, cluster=cluster)
         assert told(found) == told(read_feed(table.folder, start, feed))
     assert cluster.tasks > 3 * len(starts), "of one group each"
+
+
+@pytest.mark.parametrize("ready", ["at once", "after some", "never"])
+def test_until_the_cluster_is_ready_the_driver_decodes(ready: str, tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, SCHEMA)
+    table.create()
+    table.commit(*(table.add([{"id": n, "name": "a"}]) for n in range(40)))
+    found: list[FeedItem] = []
+
+    async def warm_up() -> None:
+        while ready == "never" or (ready == "after some" and len(found) < 6):  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+
+    wanted, feed = read_feed(tmp_path, Offset(0)), PLAIN
+    cluster = Travelling(driver_bytes_max=1, warm_up=warm_up)
+    read_feed(tmp_path, Offset(0), feed, cluster=cluster, found=found)
+    assert told(found) == told(wanted)
+    most = {"at once": 40, "after some": 34, "never": 0}[ready]
+    assert cluster.tasks <= most
+    assert bool(cluster.tasks) == (ready != "never")
+
+
+def test_a_cluster_that_is_not_ready_for_good_says_why(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, SCHEMA)
+    table.create()
+    table.commit(*(table.add([{"id": n, "name": "a"}]) for n in range(40)))
+    found: list[FeedItem] = []
+
+    async def warm_up() -> None:
+        while not found:  # noqa: ASYNC110  # a list tells nobody
+            await anyio.sleep(0.001)
+        raise ConfigError("Spark does not start")
+
+    cluster = Travelling(driver_bytes_max=1, warm_up=warm_up)
+    with pytest.raises(ConfigError, match="Spark does not start"):
+        read_feed(tmp_path, Offset(0), cluster=cluster, found=found)
+    wanted = read_feed(tmp_path, Offset(0))
+    assert events(found) == events(wanted)[: len(events(found))]
 
 
 @pytest.mark.parametrize("operations", [("delete",), ("insert", "update_postimage")])
@@ -393,7 +436,9 @@ def count_read(table: Path, feed: FeedOptions, cluster: Travelling | None) -> di
         context = ReadContext.from_options(log, feed, progress)
         if cluster is not None:
             config = FeedConfig("feed", str(table), None, feed, SinkConfig("jsonl", {}))
-            context = structs.replace(context, remote=Decoder(cast(Cluster, cluster), config))
+            context = structs.replace(
+                context, remote=ClusterDecoder(cast(Cluster, cluster), config)
+            )
 
         async def drop(_: FeedItem) -> None: ...
 

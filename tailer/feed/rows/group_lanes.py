@@ -24,7 +24,7 @@ Chunk = TypeVar("Chunk")
 Use: TypeAlias = Callable[[Chunk], Awaitable[None]]
 
 #: Groups that are decoded at the same time.
-_AT_ONCE = 2
+LANES = 2
 #: The limit for decoded bytes that wait in all lanes; a lane may always hold one chunk.
 WAITING_BYTES = 48 * 1024 * 1024
 
@@ -88,7 +88,7 @@ async def decode_in_lanes(
     decode: Callable[[Group, Use[Chunk]], Awaitable[None]],
     use: Use[Chunk],
     weigh: Callable[[Chunk], int],
-    at_once: int = _AT_ONCE,
+    at_once: int = LANES,
 ) -> None:
     """Decode all groups, ``at_once`` at the same time, and use their chunks in the order of the
     groups.

@@ -16,12 +16,14 @@ decoded when it asks for a step. What is asked decides what is in memory.
 - **Who closes:** the decoder closes the files of its group, :class:`SpanFiles` all others.
 - **Elsewhere:** groups of a large span may be decoded by other processes, which run the same
   decoder (:class:`tailer.feed.read_context.RemoteDecoder`); the batches are made here, in order.
+  A group is decoded where there is room first: here, in two lanes, until the others are ready.
 - **What must never happen:** a second caller of ``decoder.decode_step`` while one is in a thread.
   The loop awaits each step before the next one, also when it is cancelled.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, nullcontext
 from operator import attrgetter
@@ -30,13 +32,13 @@ from typing import TypeAlias
 import anyio
 
 from tailer.decode.small_files import SmallFiles
-from tailer.errors import TableError
+from tailer.errors import TableError, first_error
 from tailer.feed.read_context import EmitBatch, ReadContext, RemoteDecoder
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.decoding import SpanDecoder
 from tailer.feed.rows.files import GROUP_BYTES, SpanFiles, open_files
-from tailer.feed.rows.group_lanes import Use, decode_in_lanes
+from tailer.feed.rows.group_lanes import LANES, Use, decode_in_lanes
 from tailer.feed.rows.span import Span, SpanEntry, Step
 from tailer.process.threads import run_blocking
 
@@ -109,7 +111,8 @@ async def _decode_remotely(
     use: Use[Step],
 ) -> None:
     """Decode a span elsewhere, unless it turns out to be small. Here is decoded what has been
-    decoded before, to find the changes, and the rest of a file that was delivered in part."""
+    decoded before, to find the changes, the rest of a file that was delivered in part, and what
+    comes before the other place is ready."""
 
     async def decode_here(group: list[SpanEntry], use: Use[Step]) -> None:
         error = await open_files(context, group)
@@ -118,10 +121,7 @@ async def _decode_remotely(
             raise error
 
     async def decode_there(group: list[SpanEntry], use: Use[Step]) -> None:
-        if any(entry.file is not None and entry.file.kept is not None for entry in group):
-            await decode_here(group, use)
-        else:
-            await remote.decode_group(context, group, use)
+        await remote.decode_group(context, group, use)
 
     async def all_groups() -> AsyncIterator[list[SpanEntry]]:
         for group in first:
@@ -143,13 +143,51 @@ async def _decode_remotely(
     except Exception as e:  # noqa: BLE001 - raised after the groups before it
         error = e
     if size > remote.here_bytes_max:
-        at_once = await remote.start()
-        await decode_in_lanes(all_groups(), decode_there, use, attrgetter("size"), at_once)
+        await _share_groups(all_groups(), _take_turns(decode_here), decode_there, remote, use)
         return
     for group in first:
         await decode_here(group, use)
     if error is not None:
         raise error
+
+
+async def _share_groups(
+    groups: AsyncIterator[list[SpanEntry]],
+    decode_here: Decode,
+    decode_there: Decode,
+    remote: RemoteDecoder,
+    use: Use[Step],
+) -> None:
+    """Decode each group where there is room first; here only until ``remote`` is ready, and not if
+    all is to be decoded there."""
+    is_ready = anyio.Event()
+    add_room, rooms = anyio.create_memory_object_stream[Decode](math.inf)
+
+    async def get_ready() -> None:
+        for _ in range(await remote.start()):
+            add_room.send_nowait(decode_there)
+        is_ready.set()
+
+    async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
+        if any(entry.file is not None and entry.file.kept is not None for entry in group):
+            await decode_here(group, use)
+            return
+        room = await rooms.receive()
+        try:
+            await room(group, use)
+        finally:
+            if room is decode_there or not is_ready.is_set():
+                add_room.send_nowait(room)
+
+    for _ in range(LANES if remote.here_bytes_max else 0):
+        add_room.send_nowait(decode_here)
+    try:
+        async with add_room, rooms, anyio.create_task_group() as tasks:
+            tasks.start_soon(get_ready)
+            await decode_in_lanes(groups, decode, use, attrgetter("size"), remote.lanes_max)
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
 
 
 def _take_turns(decode: Decode) -> Decode:

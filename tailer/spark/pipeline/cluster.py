@@ -6,6 +6,7 @@ soon as one task is done, and no more of them wait here than those of the tasks 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -15,10 +16,11 @@ import traceback
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Event
+from threading import Event, Thread
 
 import anyio
 import anyio.to_thread
@@ -75,8 +77,11 @@ class Cluster:
 
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
-        self._starting = anyio.Lock()
+        self._lock = anyio.Lock()
+        self._starting: Future[SparkSession] | None = None
         self._session: SparkSession | None = None
+        #: The session whose workers have loaded what they need.
+        self._warm: SparkSession | None = None
         #: Threads that wait for jobs are none of those in which rows are decoded and written.
         self._waiting = anyio.CapacityLimiter(_JOBS_MAX)
         #: Those that end something do not wait for the ones that wait for Java.
@@ -84,12 +89,15 @@ class Cluster:
 
     async def ensure_session(self) -> SparkSession:
         """Return the session, started by the first call. Raises :class:`ConfigError` if Spark
-        can't be started."""
-        async with self._starting:
+        can't be started. A caller that is cancelled leaves the start to the next one."""
+        async with self._lock:
             if self._session is None:
+                self._starting = self._starting or _start_in_thread(self.options)
                 try:
-                    self._session = await anyio.to_thread.run_sync(_start_session, self.options)
+                    self._session = await asyncio.wrap_future(self._starting)
+                    self._starting = None
                 except Exception as e:
+                    self._starting = None
                     # PySpark's frames hold the pipe to a JVM that is gone. It is closed now: at
                     # its end, Python would warn of it.
                     with warnings.catch_warnings():
@@ -110,9 +118,12 @@ class Cluster:
 
     async def aclose(self) -> bool:
         """End the session, if it was started. Returns False if its Java does not answer: a thread
-        waits for it then, and would keep this process."""
+        waits for it then, and would keep this process. So does one in which Spark still starts."""
         if self._session is None:
-            return True
+            gateway = SparkContext._gateway  # noqa: SLF001  # the only way to its Java
+            if self._starting is not None and gateway is not None:
+                gateway.proc.terminate()
+            return self._starting is None
         stop = partial(_stop_session, self._session)
         with anyio.move_on_after(_STOP_S) as waiting:
             await anyio.to_thread.run_sync(stop, abandon_on_cancel=True, limiter=self._ending)
@@ -122,8 +133,21 @@ class Cluster:
             )
         return not waiting.cancelled_caught
 
-    async def run_task(self, name: str, work: Callable[[], Iterator[bytes]]) -> list[bytes]:
+    async def warm_up(self) -> int:
+        """Return how many tasks the cluster runs at a time, once its workers have loaded what
+        decodes: that takes seconds, in which the driver does not wait for them."""
+        session = await self.ensure_session()
+        tasks: int = session.sparkContext.defaultParallelism
+        if self._warm is not session:
+            await self.run_task("warm-up", _load_decoder, tasks)
+            self._warm = session
+        return tasks
+
+    async def run_task(
+        self, name: str, work: Callable[[], Iterator[bytes]], tasks: int = 1
+    ) -> list[bytes]:
         """Run ``work`` in a task, and return what it yields. ``name`` is for Spark's own pages.
+        With more ``tasks``, each of them runs it.
 
         On cancellation, the job is cancelled too. Raises :class:`TransientError` if the cluster has
         failed in a way that may pass.
@@ -132,7 +156,7 @@ class Cluster:
         # Its own one: to cancel this job, and no other of this feed or of one with a like name.
         tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}-{uuid.uuid4().hex}"
         gone = Event()
-        job = partial(_run_job, session.sparkContext, tag, work, gone)
+        job = partial(_run_job, session.sparkContext, tag, work, tasks, gone)
         try:
             return await anyio.to_thread.run_sync(
                 job, abandon_on_cancel=True, limiter=self._waiting
@@ -147,11 +171,33 @@ class Cluster:
         except Exception as e:
             if not _is_session_lost(e):
                 raise convert_error(e) from e
-            async with self._starting:
+            async with self._lock:
                 if self._session is session:  # the next try starts another one
                     self._session = None
                     await anyio.to_thread.run_sync(_stop_session, session)
             raise TransientError(f"Spark's session is gone ({_extract_cause(str(e))})") from e
+
+
+def _start_in_thread(options: ClusterOptions) -> Future[SparkSession]:
+    """Begin to start the session; whoever waits for it may go, and the thread keeps no process."""
+    started: Future[SparkSession] = Future()
+    started.set_running_or_notify_cancel()
+
+    def start() -> None:
+        try:
+            started.set_result(_start_session(options))
+        except BaseException as e:  # noqa: BLE001  # raised where it is waited for
+            started.set_exception(e)
+
+    Thread(target=start, name="Spark's start", daemon=True).start()
+    return started
+
+
+def _load_decoder() -> Iterator[bytes]:
+    """Load what a task of a feed needs, for a worker that will run some."""
+    import tailer.spark.pipeline.group_task  # noqa: F401  # this is all that it does
+
+    yield b""
 
 
 def _start_session(options: ClusterOptions) -> SparkSession:
@@ -184,10 +230,10 @@ def _is_session_lost(error: Exception) -> bool:
 
 
 def _run_job(
-    context: SparkContext, tag: str, work: Callable[[], Iterator[bytes]], gone: Event
+    context: SparkContext, tag: str, work: Callable[[], Iterator[bytes]], tasks: int, gone: Event
 ) -> list[bytes]:
     """Run a job, unless nobody waits for it any more."""
-    rows = context.parallelize([0], 1).mapPartitions(lambda _: work())
+    rows = context.parallelize(range(tasks), tasks).mapPartitions(lambda _: work())
     with _tag_jobs(context, tag):
         return [] if gone.is_set() else rows.collect()
 

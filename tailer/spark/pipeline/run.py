@@ -41,7 +41,7 @@ from tailer.spark.pipeline.group_task import (
 from tailer.spark.session_access import session_access
 
 #: The most groups whose rows may wait here: the driver does not use them faster.
-_AT_ONCE_MAX = 9
+_LANES_MAX = 9
 
 
 class ClusterReaders(Readers):
@@ -79,13 +79,13 @@ class ClusterDecoder(RemoteDecoder):
     def __init__(self, cluster: Cluster, feed: FeedConfig) -> None:
         self.group_bytes = cluster.options.partition_bytes_max
         self.here_bytes_max = cluster.options.driver_bytes_max
+        self.lanes_max = _LANES_MAX
         self._cluster = cluster
         self._feed = feed
 
     async def start(self) -> int:
-        session = await self._cluster.ensure_session()
         # Twice as many as there are cores: some wait while the rows of another are used.
-        return min(_AT_ONCE_MAX, 2 * session.sparkContext.defaultParallelism + 1)
+        return min(_LANES_MAX, 2 * await self._cluster.warm_up() + 1)
 
     async def decode_group(
         self, context: ReadContext, group: list[SpanEntry], use: Callable[[Step], Awaitable[None]]
