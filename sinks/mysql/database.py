@@ -25,7 +25,7 @@ from sinks.mysql.texts import LENGTHS, find_key_rooms, find_table_rooms
 from sinks.shared.history import HistoryNames
 from sinks.shared.merge import Step, unused_name
 from sinks.shared.misread import translate_misreads
-from sinks.sql.database import CLAIMS, Database, KeyTaken, ValueRefused
+from sinks.sql.database import CLAIMS, Claim, Database, KeyTaken, ValueRefused
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import check_finite, make_json_comparable, read_batches
 from sinks.sql.text import Room, check_times, is_json
@@ -58,6 +58,11 @@ _IS_THERE = """
 _COLUMNS = """
     SELECT column_name FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position
+"""
+_NOT_ATOMIC = """
+    SELECT table_name, t.engine FROM information_schema.tables AS t
+    JOIN information_schema.engines AS e ON e.engine = t.engine AND e.transactions <> 'YES'
+    WHERE table_schema = DATABASE() AND table_name IN (?, ?)
 """
 _DUPLICATE, _TOO_WIDE = 1062, 1118
 #: By the number of the server's error. 2000 to 2999 are the client's own, about the connection; the
@@ -229,6 +234,18 @@ class Mysql(Database):
             with suppress(TargetRefused):
                 return self.execute(f"SELECT 1 FROM {self.quote_table(name)} LIMIT 0") == []
         return False
+
+    def check_target(
+        self, target: str, feed: str, mode: str, *, adopt: bool = False, lock: str = ""
+    ) -> Claim | None:
+        """See :class:`Database`. Raises too for a table that undoes nothing: half a batch would
+        stay in it."""
+        for name, engine in self.execute(_NOT_ATOMIC, target, CLAIMS):
+            raise TargetRefused(
+                f"{self.location}: the engine {engine} of the table {name!r} has no transactions; "
+                f"run: ALTER TABLE {self.quote_table(name)} ENGINE = InnoDB"
+            )
+        return super().check_target(target, feed, mode, adopt=adopt, lock=lock)
 
     def list_columns(self, name: str) -> list[str]:
         """Return the names of a table's columns; of a temporary one none."""

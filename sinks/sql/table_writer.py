@@ -144,11 +144,7 @@ class TableWriter:
         if merge.present.num_rows:
             with database.stage_rows(merge.present) as keys:
                 deleted = database.delete_rows(target, keys, key)
-            if deleted < merge.present.num_rows and not merge.unchecked:
-                database.restart_transaction()
-                raise self._refuse_lacking(
-                    database.find_keys(target, merge.present, key, there=False)
-                )
+            self._check_count(deleted, merge.present, unchecked=merge.unchecked)
         enforced = database.enforces_keys and self.create
         absent = merge.passing if enforced else merge.absent
         has = absent.num_rows and database.find_keys(target, absent, key, there=True)
@@ -179,12 +175,8 @@ class TableWriter:
             with database.stage_rows(merge.ended) as ends:
                 ended = database.end_rows(target, ends, key, names)
         open_rows = f"t.{database.quote_name(names.to_version)} IS NULL"
-        if ended < merge.ended.num_rows and not merge.unchecked:
-            database.restart_transaction()
-            keys = merge.ended.select(list(key))
-            raise self._refuse_lacking(
-                database.find_keys(target, keys, key, there=False, where=open_rows)
-            )
+        keys = merge.ended.select(list(key))
+        self._check_count(ended, keys, unchecked=merge.unchecked, where=open_rows)
         # Of a first snapshot all rows begin with one version: the primary key holds them.
         enforced = merge.first and database.enforces_keys and self.create
         absent = merge.absent.slice(0, 0) if enforced else merge.absent
@@ -229,6 +221,23 @@ class TableWriter:
     def _count_rows(self, claim: Claim) -> Claim:
         self.database.save_row_count(self.target, claim)
         return claim
+
+    def _check_count(self, found: int, keys: pa.Table, *, unchecked: bool, where: str = "") -> None:
+        """Raise if keys are not those of a row each. A table that somebody else has made may take
+        two keys for one, and the rows of both would leave."""
+        if found == keys.num_rows or (unchecked and found < keys.num_rows):
+            return
+        database = self.database
+        database.restart_transaction()
+        lacking = database.find_keys(self.target, keys, self.key, there=False, where=where)
+        if lacking:
+            raise self._refuse_lacking(lacking)
+        raise TargetRefused(
+            f"{database.location}, table {self.target!r}: {keys.num_rows} keys that leave would "
+            f"remove {found} rows: somebody has doubled rows, which `tailer verify CONFIG "
+            f"{self.feed} --repair` sets right, or the columns {list(self.key)} take two values "
+            "for one, as by a collation without case, or a trigger interferes"
+        )
 
     def _refuse_lacking(self, keys: Sequence[tuple[Any, ...]]) -> SinkRejected:
         return self._make_refusal(

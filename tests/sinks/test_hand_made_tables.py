@@ -1,0 +1,85 @@
+"""Tables that their operator has made (``create = false``), otherwise than the sink would have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.changes import ChangeBatch
+from tailer.errors import TargetRefused
+from tailer.sink import Sink, make_sink
+from tailer.testing.batches import change_batch
+from tests.support.sinks import write
+from tests.support.sql_targets import SqlTarget, sql_target
+
+pytestmark = pytest.mark.anyio
+
+_TEXTS = pa.schema([("id", pa.string()), ("name", pa.string())])
+_CASELESS = {
+    "duckdb": "COLLATE NOCASE",
+    "sqlite": "COLLATE NOCASE",
+    "postgres": "COLLATE {prefix}caseless",
+}
+
+
+def _changes(kind: str, version: int, *keys: str) -> ChangeBatch:
+    found = [{"id": key, "name": key, "_change_type": kind} for key in keys]
+    return change_batch(_TEXTS, found, last=True, version=version)
+
+
+def _new(target: SqlTarget, folder: Path) -> Sink:
+    options = {**target.options, "key": ["id"], "create": False, "evolve": False}
+    return make_sink(target.kind, {**options, "table": "orders"}, folder)
+
+
+@pytest.mark.parametrize("kind", _CASELESS)
+async def test_a_key_that_takes_two_values_for_one_loses_no_row(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    target = sql_target(kind, tmp_path, request)
+    if kind == "postgres":
+        target.query(
+            f"CREATE COLLATION {target.prefix}caseless "
+            "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+        )
+    collation = _CASELESS[kind].format(prefix=target.prefix)
+    target.query(f"CREATE TABLE {target.prefix}orders (id varchar {collation}, name varchar)")
+    await write(_new(target, tmp_path), _changes("insert", 0, "a", "A"))
+    with pytest.raises(TargetRefused, match="1 keys that leave would remove 2 rows"):
+        await write(_new(target, tmp_path), _changes("delete", 1, "a"))
+    assert len(target.query(f"SELECT id FROM {target.prefix}orders")) == 2
+
+
+async def test_rows_that_a_trigger_keeps_are_not_lacking(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    target = sql_target("postgres", tmp_path, request)
+    table = f"{target.prefix}orders"
+    target.query(f"CREATE TABLE {table} (id varchar, name varchar)")
+    target.query(
+        f"CREATE FUNCTION {target.prefix}keep() RETURNS trigger LANGUAGE plpgsql "
+        "AS 'BEGIN RETURN NULL; END'"
+    )
+    target.query(
+        f"CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW EXECUTE "
+        f"FUNCTION {target.prefix}keep()"
+    )
+    await write(_new(target, tmp_path), _changes("insert", 0, "a"))
+    with pytest.raises(TargetRefused, match=r"would remove 0 rows: .* or a trigger interferes"):
+        await write(_new(target, tmp_path), _changes("delete", 1, "a"))
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "MEMORY"])
+async def test_an_engine_without_transactions_is_refused(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Half of a batch that is refused would stay in such a table."""
+    target = sql_target("mysql", tmp_path, request)
+    table = f"{target.prefix}orders"
+    target.query(f"CREATE TABLE {table} (id varchar(9) PRIMARY KEY, name text) ENGINE = InnoDB")
+    target.query(f"ALTER TABLE {table} MODIFY name varchar(9), ENGINE = {engine}")
+    said = "the engine {} of the table 'orders' has no transactions; run: ALTER TABLE `orders` ENG"
+    with pytest.raises(TargetRefused, match=said.format(engine)):
+        await _new(target, tmp_path).open("orders")
