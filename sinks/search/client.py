@@ -28,6 +28,7 @@ FAULTS = FaultTable(
         3* 401 403 404 405 407 410 security_exception index_not_found_exception
         invalid_index_name_exception resource_already_exists_exception
         index_closed_exception action_request_validation_exception invalid_alias_name_exception
+        routing_missing_exception
     """,
     unclear="400 illegal_argument_exception",
     rows="413 mapper_parsing_exception document_parsing_exception strict_dynamic_mapping_exception",
@@ -74,7 +75,7 @@ class SearchClient:
         """Return an answer; None if it has a status of ``absent``. ``body`` is JSON, or bytes that
         are sent as they are."""
         status, answer = await self.send(method, path, body, **query)
-        if status in absent and _decode_object(answer) is not None:
+        if status in absent and _is_engines(_decode_object(answer)):
             return None
         if not 200 <= status < 300:
             kind, reason = read_answer(status, answer)
@@ -137,10 +138,16 @@ def _decode_object(answer: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def _is_engines(found: Mapping[str, Any] | None) -> bool:
+    """Return whether the engine has said that something is absent, and not a proxy that it has no
+    engine just now."""
+    return found is not None and ("_index" in found or isinstance(found.get("error"), Mapping))
+
+
 def read_answer(status: int, answer: bytes) -> tuple[str, str]:
     """Return the type of the error in an answer, or its status, and what it says."""
     found = _decode_object(answer)
-    if found is None:
+    if found is None or "error" not in found:
         return str(status), f"answered {status} ({answer.decode(errors='replace')})"
     kind, reason = read_error(found.get("error"))
     return kind or str(status), f"{kind or status}: {reason}"

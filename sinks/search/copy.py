@@ -38,7 +38,7 @@ class Hit(msgspec.Struct, rename={"id": "_id", "version": "_version", "source": 
 
     id: str
     version: int
-    source: dict[str, msgspec.Raw]
+    source: dict[str, msgspec.Raw] = {}  # an index may keep none
 
 
 class _Hits(msgspec.Struct):
@@ -90,9 +90,17 @@ async def _ask_page(
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         said = answer[:10_000].decode(errors="replace")
         raise client.make_error(str(status), f"answered {status} ({said})") from e
-    if page.timed_out or page.shards.get("failed"):
+    check_shards(client, page.shards)
+    if page.timed_out:
         raise TransientError(f"{client.location}: some shards do not answer")
     return page
+
+
+def check_shards(client: SearchClient, shards: Mapping[str, Any]) -> None:
+    """Raise :class:`TransientError` for an answer without some documents. A shard that is nowhere
+    has not failed: the engine answers 200 with what the others have."""
+    if not shards or shards.get("successful") != shards.get("total"):
+        raise TransientError(f"{client.location}: some shards do not answer")
 
 
 class SearchCopy:

@@ -27,7 +27,7 @@ from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.search.client import FAULTS, SearchClient, read_error
-from sinks.search.copy import SearchCopy, SearchRepair, list_hits
+from sinks.search.copy import SearchCopy, SearchRepair, check_shards, list_hits
 from sinks.search.documents import SEQ, make_copy_actions, make_log_actions, make_removals
 from sinks.search.mapping import check_names, make_index, map_schema
 from sinks.search.progress import ProgressDocument
@@ -84,8 +84,10 @@ _ITEMS = "errors,items.*.status,items.*.error,error"
 
 
 class _Index(Struct, frozen=True):
-    """An index that is there: the id that the engine gave it, and whether it is one of ours."""
+    """An index that is there: its name, which an alias has not, the id that the engine gave it, and
+    whether it is one of ours."""
 
+    name: str
     made: str
     is_ours: bool
 
@@ -118,6 +120,7 @@ class SearchSink(MessageSink):
             key_columns=self.key, spans=True, own=own, keeps_offset=True, copies=not self._is_log
         )
         self._document = self._make_document()
+        self._read_from = ""
         #: The schema whose fields the index has.
         self._mapped: pa.Schema | None = None
         self._confirmed_at = 0.0
@@ -161,16 +164,17 @@ class SearchSink(MessageSink):
         document, begins = self._document, self._document.now
         made = None if begins is None else begins.made
         if made is None and index is not None and not self._is_log:
-            await self._check_empty()
+            await self._check_empty(index)
             made = index.made
         await document.claim(self._feed, self.given["mode"], made)
         self._mapped, self._confirmed_at = None, time.monotonic()
         return None if document.now is None else document.now.offset
 
-    async def _check_empty(self) -> None:
-        path = quote(self.place, "")
+    async def _check_empty(self, index: _Index) -> None:
+        path = quote(index.name, "")
         await self.client.call("POST", f"{path}/_refresh")
         count = await self.client.call("GET", f"{path}/_count")
+        check_shards(self.client, (count or {}).get("_shards", {}))
         if count is not None and count.get("count") != 0:
             raise TargetRefused(
                 f"{self._where}: it has documents already, and a copy begins empty; name another "
@@ -195,6 +199,8 @@ class SearchSink(MessageSink):
         self._document.check(self._feed, self.given["mode"])
         if now is not None and now.made is not None:
             self._check_made(index, now.made)
+        # An alias may have a filter, and hide documents.
+        self._read_from = self.place if index is None else index.name
         return index
 
     @property
@@ -209,9 +215,9 @@ class SearchSink(MessageSink):
         if len(found) > 1:
             raise ConfigError(f"{self._where} is an alias of several; name one of them")
         try:
-            [index] = found.values()
+            [(name, index)] = found.items()
             made, meta = index["settings"]["index"]["uuid"], index.get("mappings", {})
-            return _Index(str(made), "delta-tailer" in meta.get("_meta", {}))
+            return _Index(name, str(made), "delta-tailer" in meta.get("_meta", {}))
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise TransientError(f"{self._where}: an answer without its uuid") from e
 
@@ -372,7 +378,7 @@ class SearchSink(MessageSink):
         # interrupted, the index is not empty, and no copy begins there.
         now = await document.begin_era(offset=None, made=None, fields={}, is_whole=False)
         version = find_last_version(now.era, 0)
-        async with aclosing(list_hits(self.client, self.place)) as pages:
+        async with aclosing(list_hits(self.client, index.name)) as pages:
             async for hits in pages:
                 ids = pa.array([hit.id for hit in hits], pa.string())
                 await self._write_repair(make_removals(ids, [version] * len(ids)))
@@ -383,7 +389,7 @@ class SearchSink(MessageSink):
             yield self._make_copy(portal)
 
     def _make_copy(self, portal: BlockingPortal) -> SearchCopy:
-        return SearchCopy(portal, self.client, self._document, self.place, self.key)
+        return SearchCopy(portal, self.client, self._document, self._read_from, self.key)
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[SearchRepair]:
