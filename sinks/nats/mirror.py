@@ -145,8 +145,10 @@ class NatsMirror(JsonMirror, NatsStream):
     async def _fence_bucket(self, last: int, *, clear: bool) -> bool:
         """Store a marker after the ``last`` message, if that is the last one still; return whether
         it was. So the server refuses what an older process sends, whose next message should follow
-        the last one; and whoever was paused here can't get behind a newer one. Then ``clear`` the
-        bucket up to there."""
+        the last one; and whoever was paused here can't get behind a newer one. ``clear`` the bucket
+        up to there."""
+        if clear and last:  # a bucket that is full has no room for the marker
+            await self._jetstream.purge_stream(self._stream, seq=last + 1)
         fence = f"{self._subject}.{_FENCE}"
         headers = {"KV-Operation": "DEL", _OFFSET: "", "Nats-Expected-Last-Sequence": str(last)}
         try:

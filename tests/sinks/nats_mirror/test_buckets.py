@@ -190,6 +190,22 @@ async def test_a_bucket_that_can_have_no_copy_is_refused(
         await new(options).open("orders")
 
 
+async def test_a_bucket_that_is_full_is_emptied_by_a_reset(
+    client: Any, nats_server: Nats, bucket: str, options: dict[str, Any]
+) -> None:
+    config = StreamConfig(
+        f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"], allow_direct=True, max_msgs_per_subject=1,
+        discard=DiscardPolicy.NEW, max_msgs=3,
+    )  # fmt: skip
+    await client.add_stream(config)
+    with pytest.raises(TransientError, match="maximum messages exceeded"):
+        await write(new(options), named(count=4))
+    await new(options).set_offset("orders", None)
+    assert nats_entries(nats_server, bucket) == {}
+    await write(new(options), named())
+    assert set(found(nats_server, bucket)) == {"0", "1"}
+
+
 async def test_a_row_that_the_bucket_does_not_take_is_refused_before_others_are_sent(
     client: Any, nats_server: Nats, bucket: str, options: dict[str, Any]
 ) -> None:
