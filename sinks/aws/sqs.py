@@ -64,10 +64,18 @@ def build_entries(
     for number, (event_id, value) in enumerate(zip(ids, values, strict=True)):
         entry: dict[str, Any] = {
             "Id": str(number),
-            body: value.decode(),
+            body: _escape_unstorable(value).decode(),
             "MessageAttributes": {"event_id": {"DataType": "String", "StringValue": event_id}},
         }
         if groups is not None:
             entry |= {"MessageGroupId": groups[number], "MessageDeduplicationId": event_id}
         entries.append(entry)
     return entries
+
+
+def _escape_unstorable(value: bytes) -> bytes:
+    """Escape, in JSON, the characters that JSON may have as they are and a queue may not: it would
+    store U+FFFD in their place, and say nothing."""
+    if not value.startswith(b"{"):
+        return value
+    return value.replace(b"\xef\xbf\xbe", rb"\ufffe").replace(b"\xef\xbf\xbf", rb"\uffff")

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from sinks.aws.answers import Refused
 from sinks.aws.sink import AwsSink
+from sinks.aws.sqs import SqsSink, build_entries
 from sinks.messages.messages import parse_limit
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
@@ -49,6 +50,24 @@ async def test_many_messages_take_several_requests(aws: Aws, kind: str, name: st
     count = 1_200 if kind in ("kinesis", "firehose") else 43
     await write(make_sink(kind, aws.options(kind, name), Path()), named(count=count))
     assert ids(aws, kind, name) == list(range(count))
+
+
+@pytest.mark.parametrize("form", ["rows", "debezium", "cloudevents"])
+async def test_characters_that_no_queue_stores_are_escaped(form: str) -> None:
+    """The service stores U+FFFD in their place."""
+    sink = make_sink("sqs", {"queue": "orders", "format": form}, Path())
+    assert isinstance(sink, SqsSink)
+    odd = "\ufffe \uffff \ufffd \U0010ffff \t\x7f"
+    batch = change_batch(NAMED, [{"id": 1, "name": odd}], last=True)
+    (entry,) = build_entries(sink, sink._make_messages(batch), "MessageBody", fifo=False)
+    assert not {"\ufffe", "\uffff"} & set(entry["MessageBody"])
+    assert odd in _list_texts(json.loads(entry["MessageBody"]))
+
+
+def _list_texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in _list_texts(each)]
+    return [value] if isinstance(value, str) else []
 
 
 @pytest.mark.parametrize("kind", ["sns", "sqs"])
