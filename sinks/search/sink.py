@@ -8,7 +8,6 @@ a document of its own, which only the process can write that has claimed it last
 from __future__ import annotations
 
 import re
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -38,6 +37,7 @@ from sinks.shared.row_versions import find_last_version
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import ConfigError, TargetRefused, TransientError
 from tailer.network.backoff import Backoff
+from tailer.network.clock import steady_now
 from tailer.secrets.urls import parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OwnNames, SinkTraits
@@ -167,7 +167,7 @@ class SearchSink(MessageSink):
             await self._check_empty(index)
             made = index.made
         await document.claim(self._feed, self.given["mode"], made)
-        self._mapped, self._confirmed_at = None, time.monotonic()
+        self._mapped, self._confirmed_at = None, steady_now()
         return None if document.now is None else document.now.offset
 
     async def _check_empty(self, index: _Index) -> None:
@@ -256,7 +256,7 @@ class SearchSink(MessageSink):
                 "any more; `tailer offsets reset` creates the copy again"
             )
         await self._document.save(offset=then, is_whole=not then.snapshot)
-        self._confirmed_at = time.monotonic()
+        self._confirmed_at = steady_now()
 
     async def _map_columns(self, batch: ChangeBatch) -> None:
         """Have the index, with the batch's columns."""
@@ -285,9 +285,9 @@ class SearchSink(MessageSink):
         body = bytes(memoryview(view_text(request.values)))
 
         async def attempt() -> None:
-            if time.monotonic() > self._confirmed_at + _CONFIRM_S:
+            if steady_now() > self._confirmed_at + _CONFIRM_S:
                 await self._document.confirm()
-                self._confirmed_at = time.monotonic()
+                self._confirmed_at = steady_now()
             refused, _ = await self._send_bulk(body, len(request))
             for place, kind, reason in refused:
                 version, name = request.versions[place].as_py(), request.ids[place].as_py()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,9 +87,3 @@ class Refusals:
                 "endpoint_url, and that no proxy alters ETags"
             )
         await anyio.sleep(self._backoff.next_s())
-
-
-def steady_now() -> float:
-    """Return the seconds of a clock that also runs while the process or the machine sleeps."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot is None else time.clock_gettime(boot)

@@ -36,6 +36,7 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, OffsetHeld, TableError, TransientError
+from tailer.network.clock import steady_now
 from tailer.network.http_answers import parse_strong_etag
 from tailer.offsets import LEASE_S, OffsetStore
 from tailer.offsets.conditional import (
@@ -43,7 +44,6 @@ from tailer.offsets.conditional import (
     ConditionRefused,
     Refusals,
     Seen,
-    steady_now,
 )
 from tailer.offsets.document import FORMAT, encode_document, make_damaged_error
 from tailer.offsets.owner import describe_owner, is_dead, this_process

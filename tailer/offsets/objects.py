@@ -10,7 +10,8 @@ from msgspec import structs
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
 from tailer.errors import OffsetError, TransientError
-from tailer.offsets.conditional import Seen, steady_now
+from tailer.network.clock import steady_now
+from tailer.offsets.conditional import Seen
 from tailer.offsets.document import decode_document, make_document_name
 from tailer.store.objects.requests import Client, Requests
 

@@ -22,7 +22,8 @@ from tailer.errors import TableError, TransientError
 from tailer.feed.publish import Publisher, Saver
 from tailer.feed.read import ReadOn
 from tailer.feed.read_context import Emit, FeedItem, ReadContext
-from tailer.offsets.conditional import Seen, steady_now
+from tailer.network.clock import steady_now
+from tailer.offsets.conditional import Seen
 from tailer.offsets.held import HeldOffsets
 from tailer.offsets.leased import LeasedOffsetStore, _encode_body
 from tailer.store.unity.answers import CatalogTable

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tailer.errors import TransientError
-from tailer.offsets.conditional import Seen, steady_now
+from tailer.network.clock import steady_now
+from tailer.offsets.conditional import Seen
 from tailer.offsets.document import decode_document, make_document_name
 from tests.simulation.bucket import Bucket, BucketFile
 

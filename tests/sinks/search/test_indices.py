@@ -3,6 +3,7 @@ back and repaired, a log, and answers that say nothing."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -100,6 +101,29 @@ async def test_a_request_that_comes_twice_is_no_other_process(
     await sink.write(named(5, version=2))
     await sink.aclose()
     assert len(search_engine.documents(options["index"])) == 4
+
+
+async def test_a_machine_that_slept_asks_whether_it_is_late(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock that stands still meanwhile would not tell."""
+    old = new(options)
+    assert isinstance(old, SearchSink)
+    await old.open("orders")
+    await old.write(named())
+    await write(new(options), rows((0, "name 0"), kind="delete", version=2))
+    call, clock, paths = old.client.call, time.clock_gettime, []
+
+    async def note(method: str, path: str, *more: Any, **query: Any) -> Any:
+        paths.append(path)
+        return await call(method, path, *more, **query)
+
+    monkeypatch.setattr(old.client, "call", note)
+    monkeypatch.setattr(time, "clock_gettime", lambda kind: clock(kind) + 60)
+    with pytest.raises(ConfigError, match="another process writes the index"):
+        await old.write(named())
+    await old.aclose()
+    assert not any(path.endswith("_bulk") for path in paths)
 
 
 async def test_each_attempt_asks_whether_it_is_late(
