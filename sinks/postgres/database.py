@@ -65,7 +65,7 @@ _COLUMNS = """
 #: Connections, transactions, resources, locks, a server that is read-only for now, and what is not
 #: here, pass.
 _FAULTS = FaultTable(
-    for_good="0A000 0L* 0LP* 0P* 28* 2F* 3D* 3F* 42* 22023 54011 54023 57P04",
+    for_good="0A000 0L* 0LP* 0P* 28* 2B* 2F* 3D* 3F* 42* 22023 54011 54023 57P04",
     rows="22* 23* 21* 44* 54000 P0001",
     # A name that another session makes just now, a cached plan, a statement of a pooler.
     passing="42P05 42710",
@@ -79,7 +79,7 @@ _SCHEMES = ("postgresql", "postgres")
 _COLUMN = re.compile(r"^COPY .*, line \d+, column ([^:\n]*)", re.MULTILINE)
 #: A limit of the server: of what is written here, a row has it.
 _TOO_LARGE = "54000"
-_NO_TYPE = "42704"
+_NO_TYPE, _DEPENDS = "42704", "2BP01"
 _SYSTEM_COLUMNS = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
 #: How many rows, and bytes of them, become text at once.
 _ROWS_MAX, _WRITE_BYTES = 65536, 16_000_000
@@ -226,6 +226,8 @@ class Postgres(Database):
         column = _COLUMN.search(e.diag.context or "")
         where = f", column {column[1]!r}" if column else ""
         remedy = TOO_WIDE if e.sqlstate == _TOO_LARGE else ""
+        if e.sqlstate == _DEPENDS:
+            remedy = f" ({e.diag.message_detail}); drop what depends on it, and make it again later"
         if self._vectors and e.sqlstate == _NO_TYPE:
             remedy = NO_EXTENSION
         return self.faults.error(e.sqlstate, f"{self.location}{where}: {said}{remedy}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientError
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.components import free_port
@@ -128,6 +128,23 @@ async def test_a_table_that_the_operator_makes(
     assert postgres.query(f"SELECT id, country FROM {schema}.orders ORDER BY id") == [
         (1, None), (2, "DE"),
     ]  # fmt: skip
+
+
+async def test_what_depends_on_the_copy_is_named(
+    postgres: Postgres, schema: str, options: dict[str, Any]
+) -> None:
+    """It would not pass by itself."""
+    await write(new(options), rows((1, "a")))
+    postgres.query(f"CREATE VIEW {schema}.names AS SELECT name FROM {schema}.orders")
+    lacking = pa.schema([("id", pa.int64())])
+    batch = change_batch(lacking, [{"id": 2}], version=2, last=True)
+    said = rf"column name .*other objects depend on it \(view {schema}.names depends .*; drop what"
+    with pytest.raises(TargetRefused, match=said):
+        await write(new(options), batch)
+    with pytest.raises(TargetRefused, match=r"cannot drop table .*; drop what depends on it"):
+        await new(options).set_offset("orders", None)
+    postgres.query(f"DROP VIEW {schema}.names")
+    await write(new(options), batch)
 
 
 async def test_a_target_that_somebody_else_has_or_changes(
