@@ -11,7 +11,7 @@ from tailer.changes import ChangeBatch
 from tailer.errors import TargetRefused
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
-from tests.support.sinks import write
+from tests.support.sinks import NAMED, named, write
 from tests.support.sql_targets import SqlTarget, sql_target
 
 pytestmark = pytest.mark.anyio
@@ -83,3 +83,17 @@ async def test_an_engine_without_transactions_is_refused(
     said = "the engine {} of the table 'orders' has no transactions; run: ALTER TABLE `orders` ENG"
     with pytest.raises(TargetRefused, match=said.format(engine)):
         await _new(target, tmp_path).open("orders")
+
+
+async def test_a_table_that_keeps_its_history_gets_no_other_columns(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """That would not pass by itself."""
+    target = sql_target("mysql", tmp_path, request)
+    options = {**target.options, "key": ["id"], "table": "orders"}
+    await write(make_sink(target.kind, options, tmp_path), named())
+    target.query(f"ALTER TABLE {target.prefix}orders ADD SYSTEM VERSIONING")
+    wider = pa.schema([*NAMED, ("more", pa.int32())])
+    batch = change_batch(wider, [{"id": 2}], last=True, version=2)
+    with pytest.raises(TargetRefused, match="system_versioning_alter_history"):
+        await write(make_sink(target.kind, options, tmp_path), batch)
