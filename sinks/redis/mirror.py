@@ -86,6 +86,7 @@ class RedisMirror(JsonMirror, RedisStream):
         self._set_key(key)
         #: The schema whose columns are stored.
         self._noted: pa.Schema | None = None
+        self._begins = False
 
     @property
     def _target(self) -> str:
@@ -94,7 +95,7 @@ class RedisMirror(JsonMirror, RedisStream):
     @property
     def lacks_beginning(self) -> bool:  # type: ignore[override]
         """Whether a copy has just begun."""
-        return self._epoch == b"1"
+        return self._begins
 
     @property
     def _progress(self) -> str:
@@ -111,7 +112,9 @@ class RedisMirror(JsonMirror, RedisStream):
     async def _connect(self) -> Offset | None:
         offset, self._noted = await super()._connect(), None
         progress = self._progress
-        if offset is None and not await self._call_command("HEXISTS", progress, "empty"):
+        begun = offset is not None or await self._call_command("HEXISTS", progress, "empty")
+        self._begins = not begun
+        if self._begins:
             async with aclosing(self.scan_rows()) as pages:
                 async for found in pages:
                     if found:
@@ -184,7 +187,8 @@ class RedisMirror(JsonMirror, RedisStream):
                 async for found in pages:
                     if found:
                         await self._call_command("UNLINK", *found)
-            await self._call_command("DEL", self._progress)
+            # The number of the last process stays: one that stood still meanwhile has an older one.
+            await self._call_command("HDEL", self._progress, "feed", "columns")
         finally:
             await self._disconnect()
 

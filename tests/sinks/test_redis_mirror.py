@@ -15,6 +15,7 @@ import redis
 from redis.crc import key_slot
 
 from tailer.errors import (
+    ConfigError,
     RowsRefused,
     SinkRejected,
     TargetRefused,
@@ -173,3 +174,24 @@ async def test_an_interrupted_beginning_and_an_interrupted_reset_are_seen(
         await new(options).open("orders")
     await new(options).set_offset("orders", None)
     assert found(client, prefix) == {}
+
+
+async def test_a_process_that_stood_still_during_a_reset_writes_nothing(
+    client: Any, prefix: str, options: dict[str, Any]
+) -> None:
+    """Also where the new copy is as far as the old one was."""
+    old, again = new(options), new(options)
+    await old.open("orders")
+    await old.write(named())
+    await new(options).set_offset("orders", None)
+    assert found(client, prefix) == {}
+    assert await again.open("orders") is None
+    assert again.lacks_beginning
+    await again.write(named())
+    with pytest.raises(ConfigError, match="another process writes the copy"):
+        await old.write(named(2, version=2))
+    await old.aclose()
+    await again.aclose()
+    assert set(found(client, prefix)) == {"0", "1"}
+    await new(options).set_offset("orders", None)
+    await write(new(options), named(), feed="customers")
