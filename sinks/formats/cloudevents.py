@@ -20,6 +20,7 @@ from sinks.formats.parts import (
     as_binary,
     commit_ms,
     data_columns,
+    find_deletes,
     json_keys,
     key_array,
     table_name,
@@ -37,17 +38,6 @@ class CloudEventsEncoder(BatchEncoder):
 
     is_text = True
 
-    def __init__(
-        self,
-        key_columns: tuple[str, ...] = (),
-        *,
-        tombstones: bool = False,
-        table: str = "",
-    ) -> None:
-        self.key_columns = key_columns
-        self.tombstones = tombstones
-        self.table = table
-
     def _encode_rows(self, batch: ChangeBatch) -> Records:
         rows = data_columns(batch)
         keys = json_keys(key_array(batch, self.key_columns, rows)) if self.key_columns else None
@@ -56,10 +46,7 @@ class CloudEventsEncoder(BatchEncoder):
         values = as_binary(_join_event(attributes, data))
         headers = (("content-type", _STRUCTURED), ("_event_id", batch.event_ids()))
         records = Records(keys, values, headers, commit_ms(batch))
-        if self.tombstones:
-            deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
-            records = with_tombstones(records, deleted)
-        return records
+        return with_tombstones(records, find_deletes(batch)) if self.tombstones else records
 
     def _build_attributes(self, batch: ChangeBatch) -> dict[str, str | pa.Array]:
         """Return the attributes of each event: one text for all, or one each."""

@@ -12,6 +12,7 @@ converter writes them; without, values are JSON as people read it, as in the for
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -89,20 +90,9 @@ class DebeziumEncoder(BatchEncoder):
     is_text = True
     paired = True
 
-    def __init__(
-        self,
-        key_columns: tuple[str, ...] = (),
-        *,
-        schema: bool = False,
-        tombstones: bool = False,
-        name: str = "",
-        table: str = "",
-    ) -> None:
-        self.key_columns = key_columns
-        self.schema = schema
-        self.tombstones = tombstones
-        self.name = name
-        self.table = table
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self.schema: bool = options.get("schema", False)
 
     def _encode_rows(self, batch: ChangeBatch) -> Records:
         images = Images(batch)

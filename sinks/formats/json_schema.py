@@ -9,21 +9,21 @@ then takes a new column as backward compatible.
 from __future__ import annotations
 
 import json
-import struct
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sinks.formats.debezium import DebeziumEncoder
 from sinks.formats.parts import BatchEncoder, data_columns, table_name
-from sinks.formats.subjects import name_subject
+from sinks.formats.rows import RowsEncoder
+from sinks.formats.subjects import RegistryEncoder, format_frame
+from sinks.formats.upsert import UpsertEncoder
 from tailer.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
 from tailer.changes import is_arrow_variant as is_variant
-from tailer.sink.encoder import Encoder, Records
-
-if TYPE_CHECKING:
-    from sinks.formats.registry import Registry
+from tailer.sink.encoder import Records
 
 _TEXT, _WHOLE, _TIME = (
     {"type": "string"},
@@ -31,38 +31,27 @@ _TEXT, _WHOLE, _TIME = (
     {"type": "string", "format": "date-time"},
 )
 _NULL = {"type": "null"}
+_ENVELOPES: dict[str, type[BatchEncoder]] = {
+    "rows": RowsEncoder,
+    "debezium": DebeziumEncoder,
+    "upsert": UpsertEncoder,
+}
 _METADATA = {CHANGE_TYPE: _TEXT, COMMIT_VERSION: _WHOLE, COMMIT_TIMESTAMP: _TIME}
 
 
-class JsonSchemaEncoder(BatchEncoder):
+class JsonSchemaEncoder(RegistryEncoder):
     """The records of another format, each with the id of its schema. See
     :mod:`tailer.sink.encoder`."""
 
-    def __init__(
-        self,
-        inner: Encoder,
-        envelope: str,
-        registry: Registry,
-        *,
-        subject_name_strategy: str,
-        topic: str,
-        name: str,
-        table: str,
-    ) -> None:
-        self.paired, self.key_columns = inner.paired, inner.key_columns
-        self.keeps_order = inner.keeps_order
-        self.registry = registry
-        self._inner = inner
-        self._envelope = envelope
-        self._strategy = subject_name_strategy
-        self._topic = topic
-        self._names = (name, table)
-        self._ids: dict[tuple[str, str], int] = {}
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._inner = _ENVELOPES[self.envelope](options)
+        self.paired, self.keeps_order = self._inner.paired, self._inner.keeps_order
 
     def _encode_rows(self, batch: ChangeBatch) -> Records:
         records, rows = self._inner.encode(batch).whole(), data_columns(batch).type
         fields = [rows.field(i) for i in range(rows.num_fields)]
-        schema = _build_envelope_schema(self._envelope, fields)
+        schema = _build_envelope_schema(self.envelope, fields)
         number = self._register_schema(batch, "value", "Value", schema)
         values = _frame_values(number, records.values)
         keys = records.keys
@@ -82,20 +71,19 @@ class JsonSchemaEncoder(BatchEncoder):
         self, batch: ChangeBatch, part: str, record: str, schema: dict[str, Any]
     ) -> int:
         """Return the id of a schema in the registry."""
-        name, given = self._names
-        title = ".".join(filter(None, (name, table_name(batch, given), record)))
+        title = ".".join(filter(None, (self.name, table_name(batch, self.table), record)))
         draft = {"$schema": "http://json-schema.org/draft-07/schema#", "title": title}
         text = json.dumps({**draft, **schema}, separators=(",", ":"))
-        subject = name_subject(self._strategy, self._topic, part, title)
-        if (subject, text) not in self._ids:
-            self._ids[subject, text] = self.registry.register(subject, text, kind="JSON")
-        return self._ids[subject, text]
+        subject = self._name_subject(part, title)
+        if (subject, text) not in self._known:
+            self._known[subject, text] = self.registry.register(subject, text, kind="JSON")
+        return int(self._known[subject, text])
 
 
 def _frame_values(schema_id: int, values: Any) -> pa.BinaryArray:
     """Return values in the wire format: a zero byte and the schema's id come first; null stays
     null."""
-    head = pa.scalar(struct.pack(">bI", 0, schema_id))
+    head = pa.scalar(format_frame(schema_id))
     return pc.binary_join_element_wise(head, values, pa.scalar(b""))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from sinks.formats import oversize
@@ -30,6 +31,17 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "json_schema": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
     "protobuf": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
     "upsert": ("key", "name", "topic", *LARGE),
+}
+#: The class of each, which is imported when it is chosen: it takes these options, with a registry
+#: that is open.
+_ENCODERS = {
+    "rows": "sinks.formats.rows:RowsEncoder",
+    "debezium": "sinks.formats.debezium:DebeziumEncoder",
+    "cloudevents": "sinks.formats.cloudevents:CloudEventsEncoder",
+    "avro": "sinks.formats.avro:AvroEncoder",
+    "json_schema": "sinks.formats.json_schema:JsonSchemaEncoder",
+    "protobuf": "sinks.formats.protobuf:ProtobufEncoder",
+    "upsert": "sinks.formats.upsert:UpsertEncoder",
 }
 #: Those whose values are lines of text (:attr:`tailer.sink.encoder.Encoder.is_text`), for sinks
 #: that take no other. They are listed because to ask the encoders would load all of them.
@@ -131,66 +143,15 @@ def load_encoder(
     taken = SettingTable(f"format {format!r}", settings).take(options)
     if format not in FORMATS:
         return _load_installed(format).from_options(taken)
-    key = tuple(taken["key"])
-    if taken.get("tombstones") and not key:
+    if taken.get("tombstones") and not taken["key"]:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
-    if "registry" in taken and registry is None:
+    if "registry" in taken:
         from sinks.formats.registry import load_registry
 
-        registry = load_registry(taken["registry"], folder, dry=dry)
-    encoder = _make_encoder(format, key, taken, registry)
-    return oversize.limit_values(encoder, format, taken, dry=dry)
-
-
-def _make_encoder(
-    format: str,  # noqa: A002
-    key: tuple[str, ...],
-    taken: Mapping[str, Any],
-    registry: Registry | None,
-) -> Encoder:
-    if format == "upsert":
-        from sinks.formats.upsert import UpsertEncoder
-
-        return UpsertEncoder(key)
-    common = {"tombstones": taken["tombstones"]}
-    if format == "debezium":
-        from sinks.formats.debezium import DebeziumEncoder
-
-        names = {name: taken[name] for name in ("schema", "name", "table")}
-        return DebeziumEncoder(key, **names, **common)
-    if format == "cloudevents":
-        from sinks.formats.cloudevents import CloudEventsEncoder
-
-        return CloudEventsEncoder(key, table=taken["table"], **common)
-    if registry is not None and "registry" in taken:
-        return _make_registry_encoder(format, key, taken, registry)
-    from sinks.formats.rows import RowsEncoder
-
-    own = {name: taken[name] for name in ("ids", "own_prefix")}
-    return RowsEncoder(key, **own, **common)
-
-
-def _make_registry_encoder(
-    format: str,  # noqa: A002
-    key: tuple[str, ...],
-    taken: Mapping[str, Any],
-    registry: Registry,
-) -> Encoder:
-    if taken["envelope"] == "upsert" and taken["tombstones"]:
-        raise ConfigError("upserts have tombstones by themselves: leave 'tombstones' out")
-    names = ("topic", "envelope", "subject_name_strategy", "tombstones", "name", "table")
-    own = {name: taken[name] for name in names}
-    if format == "json_schema":
-        from sinks.formats.json_schema import JsonSchemaEncoder
-
-        envelope = taken["envelope"]
-        inner = {n: taken[n] for n in FORMATS[envelope] if n in taken and n not in LARGE}
-        del own["envelope"], own["tombstones"]
-        return JsonSchemaEncoder(load_encoder(envelope, inner), envelope, registry, **own)
-    if format == "avro":
-        from sinks.formats.avro import AvroEncoder
-
-        return AvroEncoder(registry, key, **own)
-    from sinks.formats.protobuf import ProtobufEncoder
-
-    return ProtobufEncoder(registry, key, **own)
+        if registry is None:
+            registry = load_registry(taken["registry"], folder, dry=dry)
+        taken = {**taken, "registry": registry}
+        if taken["envelope"] == "upsert" and taken["tombstones"]:
+            raise ConfigError("upserts have tombstones by themselves: leave 'tombstones' out")
+    encoder: type[Encoder] = resolve_name(_ENCODERS[format])
+    return oversize.limit_values(encoder.from_options(taken), format, taken, dry=dry)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,8 +43,19 @@ def encode_naming_corrupt_file(encode: Callable[[ChangeBatch], T], batch: Change
 
 
 class BatchEncoder(Encoder):
-    """An encoder of batches with rows: one without any has no records, and what can't be written is
-    named with its file."""
+    """A format of this package, made with the ``options`` of :mod:`sinks.formats.load`. It encodes
+    batches with rows: one without any has no records, and what can't be written is named with its
+    file."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.key_columns = tuple(options["key"])
+        self.tombstones: bool = options.get("tombstones", False)
+        self.name: str = options.get("name", "")
+        self.table: str = options.get("table", "")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> BatchEncoder:
+        return cls(options)
 
     def encode(self, batch: ChangeBatch) -> Records:
         if not batch.num_rows:
@@ -149,6 +160,11 @@ def no_records(batch: ChangeBatch) -> Records:
 def table_name(batch: ChangeBatch, given: str) -> str:
     """Return the table's name in events: as configured, else as in its metadata, else its id."""
     return given or batch.state.metadata.name or batch.state.table_id
+
+
+def find_deletes(batch: ChangeBatch) -> pa.BooleanArray:
+    """Return for each row whether it is a delete's."""
+    return pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
 
 
 def repeat_where(mask: pa.BooleanArray) -> pa.Int64Array:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sinks.formats.json import JsonMember, JsonText, iso_timestamp, json_objects_joined
 from sinks.formats.parts import (
+    BatchEncoder,
     commit_ms,
     data_columns,
     encode_naming_corrupt_file,
     event_headers,
+    find_deletes,
     json_keys,
     key_array,
-    no_records,
     with_tombstones,
 )
 from sinks.shared.own_prefix import add_prefix
-from tailer.changes import CHANGE_TYPE, ChangeBatch
+from tailer.changes import ChangeBatch
 from tailer.native.rowbytes import JoinedText
 from tailer.sink import OWN_PREFIX, OwnNames
-from tailer.sink.encoder import Encoder, Records
+from tailer.sink.encoder import Records
 
 
 def row_objects(
@@ -42,16 +43,13 @@ def row_objects(
     a value that can't be written.
     """
     wanted = own_fields(ids=ids, origin=origin, row_ids=row_ids)
-    return _format_rows(batch, wanted, prefix, end).array()
+    rows = encode_naming_corrupt_file(lambda part: _format_part(part, wanted, prefix, end), batch)
+    return rows.array()
 
 
 def own_fields(*, ids: bool, origin: bool, row_ids: bool) -> tuple[str, ...]:
     """Return the names of the requested fields beside the columns, in their order."""
     return ("_event_id",) * ids + ("_origin",) * origin + ("_row_id",) * row_ids
-
-
-def _format_rows(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> JoinedText:
-    return encode_naming_corrupt_file(lambda part: _format_part(part, own, prefix, end), batch)
 
 
 def _format_part(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> JoinedText:
@@ -79,37 +77,24 @@ def _format_time(ms: int) -> str:
     return f'"{iso_timestamp(ms * 1000)}Z"'
 
 
-class RowsEncoder(Encoder):
+class RowsEncoder(BatchEncoder):
     """Each event as Spark's ``readChangeFeed`` shows it. See :mod:`tailer.sink.encoder`."""
 
     is_text = True
 
-    def __init__(
-        self,
-        key_columns: tuple[str, ...] = (),
-        *,
-        ids: bool = False,
-        own_prefix: str = OWN_PREFIX,
-        tombstones: bool = False,
-    ) -> None:
-        self.key_columns = key_columns
-        self.ids = ids
-        self.own_prefix = own_prefix
-        fields = own_fields(ids=ids, origin=ids, row_ids=ids)
-        self.own = OwnNames.of(*fields, prefix=own_prefix)
-        self.tombstones = tombstones
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._ids: bool = options.get("ids", False)
+        self._prefix: str = options.get("own_prefix", OWN_PREFIX)
+        fields = own_fields(ids=self._ids, origin=self._ids, row_ids=self._ids)
+        self.own = OwnNames.of(*fields, prefix=self._prefix)
 
-    def encode(self, batch: ChangeBatch) -> Records:
-        if not batch.num_rows:
-            return no_records(batch)
+    def _encode_rows(self, batch: ChangeBatch) -> Records:
         keys = None
         if self.key_columns:
             keys = json_keys(key_array(batch, self.key_columns, data_columns(batch)))
-        with_row_ids = self.ids and batch.row_ids is not None
-        own = own_fields(ids=self.ids, origin=self.ids, row_ids=with_row_ids)
-        values = _format_rows(batch, own, self.own_prefix, "}")
+        with_row_ids = self._ids and batch.row_ids is not None
+        own = own_fields(ids=self._ids, origin=self._ids, row_ids=with_row_ids)
+        values = _format_part(batch, own, self._prefix, "}")
         records = Records(keys, values, event_headers(batch), commit_ms(batch))
-        if self.tombstones:
-            deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
-            records = with_tombstones(records, deleted)
-        return records
+        return with_tombstones(records, find_deletes(batch)) if self.tombstones else records

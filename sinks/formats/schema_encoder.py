@@ -10,32 +10,28 @@ is Debezium's envelope, where ``before`` and ``after`` are records of the data c
 
 from __future__ import annotations
 
-import struct
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sinks.formats.avro_schema import make_avro_name
 from sinks.formats.binary_parts import ValuePart, join_parts
 from sinks.formats.debezium import Images
 from sinks.formats.parts import (
-    BatchEncoder,
     commit_ms,
     event_headers,
+    find_deletes,
     key_array,
     key_change_headers,
     table_name,
     with_tombstones,
 )
-from sinks.formats.subjects import name_subject
+from sinks.formats.subjects import RegistryEncoder, format_frame
 from sinks.formats.upsert import check_has_key, with_nulls
-from tailer.changes import CHANGE_TYPE, ChangeBatch
+from tailer.changes import ChangeBatch
 from tailer.sink.encoder import Records
-
-if TYPE_CHECKING:
-    from sinks.formats.registry import Registry
 
 
 class Framed(NamedTuple):
@@ -46,38 +42,18 @@ class Framed(NamedTuple):
 
     def join(self, count: int) -> pa.BinaryArray:
         """Return ``count`` values in the wire format."""
-        return join_parts([struct.pack(">bI", 0, self.schema_id), *self.parts], count)
+        return join_parts([format_frame(self.schema_id), *self.parts], count)
 
 
-class SchemaEncoder(BatchEncoder):
+class SchemaEncoder(RegistryEncoder):
     """Records whose schemas are in a registry, in subjects that are named after the topic. See
     :mod:`tailer.sink.encoder`."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        key_columns: tuple[str, ...] = (),
-        *,
-        topic: str = "",
-        envelope: str = "rows",
-        subject_name_strategy: str = "topic",
-        tombstones: bool = False,
-        name: str = "",
-        table: str = "",
-    ) -> None:
-        self.registry = registry
-        self.key_columns = key_columns
-        self.topic = topic
-        if envelope == "upsert":
-            check_has_key(key_columns)
-        self.envelope = envelope
-        self.subject_name_strategy = subject_name_strategy
-        self.paired, self.keeps_order = envelope != "rows", envelope != "upsert"
-        self.tombstones = tombstones
-        self.name = name
-        self.table = table
-        #: What is known of the schemas that the registry has, by subject and what is looked for.
-        self._known: dict[tuple[Any, ...], Any] = {}
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        if self.envelope == "upsert":
+            check_has_key(self.key_columns)
+        self.paired, self.keeps_order = self.envelope != "rows", self.envelope != "upsert"
 
     def _encode_rows(self, batch: ChangeBatch) -> Records:
         images = Images(batch)
@@ -105,7 +81,7 @@ class SchemaEncoder(BatchEncoder):
             return with_nulls(batch, records, images.gone)
         if not self.tombstones:
             return records
-        deleted = images.gone if self.paired else _find_deletes(batch)
+        deleted = images.gone if self.paired else find_deletes(batch)
         return with_tombstones(records, deleted)
 
     def _encode_keys(self, batch: ChangeBatch, columns: pa.StructArray) -> pa.BinaryArray:
@@ -126,12 +102,3 @@ class SchemaEncoder(BatchEncoder):
     def _build_namespace(self, batch: ChangeBatch) -> str:
         names = (self.name, table_name(batch, self.table))
         return ".".join(make_avro_name(name) for name in names if name)
-
-    def _name_subject(self, part: str, record: str) -> str:
-        """Return the subject of the schema of a record with this full name. Raises
-        :class:`ConfigError`."""
-        return name_subject(self.subject_name_strategy, self.topic, part, record)
-
-
-def _find_deletes(batch: ChangeBatch) -> pa.BooleanArray:
-    return pc.equal(batch.rows.column(CHANGE_TYPE), "delete")

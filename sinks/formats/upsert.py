@@ -11,6 +11,9 @@ both, the tombstones of its versions come before the rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,9 +37,9 @@ class UpsertEncoder(BatchEncoder):
     paired = True
     keeps_order = False
 
-    def __init__(self, key_columns: tuple[str, ...]) -> None:
-        check_has_key(key_columns)
-        self.key_columns = key_columns
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        check_has_key(self.key_columns)
 
     def _encode_rows(self, batch: ChangeBatch) -> Records:
         images = Images(batch)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from sinks.shared.history import HistoryNames
 from sinks.sql.database import Claim, Database
+from sinks.sql.table_rows import TableForm
 from tailer.changes import Offset
 
 
@@ -19,14 +20,13 @@ class SqlCopy:
         database: Database,
         target: str,
         claim: Claim | None,
-        key: tuple[str, ...],
-        history: HistoryNames | None = None,
+        form: TableForm,
     ) -> None:
         self.offset: Offset | None = claim.offset if claim else None
-        self.key = key
+        self.key = form.key
         self._database = database
         self._target = target
-        self._history = history
+        self._history = form.history
         self.at: int | None = None
 
     def as_held(self, name: str, column: pa.Array) -> pa.Array:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from sinks.shared.history import HistoryMerge
 from sinks.shared.merge import PHYSICAL, Merge
 from sinks.sql.database import CLAIMS, Claim
+from sinks.sql.table_rows import TableForm
 from sinks.sql.table_transactions import Transaction
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import Offset
@@ -27,8 +28,7 @@ def rehearse_feed(writer: TableWriter, columns: pa.Schema) -> None:
     The connection is closed."""
     database, target = writer.database, writer.target
     claim = database.find_claim(target) if database.has_table(CLAIMS) else None
-    key = () if writer.mode == "log" else writer.primary_key
-    updates = writer.history is not None
+    key, updates = writer.form.primary_key, writer.form.history is not None
     database.try_rights(target, key, create=writer.create, evolve=writer.evolve, updates=updates)
     with database.rehearsal():
         if database.has_table(target):
@@ -44,9 +44,8 @@ def rehearse_feed(writer: TableWriter, columns: pa.Schema) -> None:
             ),
         )
         if writer.evolve:
-            small = replace(
-                scratch, target=f"{CLAIMS}_check_2", mode="mirror", key=("id",), history=None
-            )
+            form = TableForm("mirror", ("id",))
+            small = replace(scratch, target=f"{CLAIMS}_check_2", form=form)
             claimed = small.claim()
             for schema in map(_build_physical_schema, (_BEFORE, _AFTER)):
                 claimed = small.run(Transaction(claimed, _advance_claim(claimed, schema), schema))
@@ -54,13 +53,16 @@ def rehearse_feed(writer: TableWriter, columns: pa.Schema) -> None:
 
 def _touch_table(writer: TableWriter, key: tuple[str, ...], columns: pa.Schema) -> None:
     """Send what changes no row to the feed's own table."""
-    database, target, names = writer.database, writer.target, writer.history
+    database, target = writer.database, writer.target
+    own_key, names = writer.form.key, writer.form.history
     with database.transaction():
         if names is not None:
             names.check_kept(columns.names, f"{database.location}, table {target!r}")
-            ends = columns.empty_table().select([*writer.key, names.valid_to, names.to_version])
+            ends = columns.empty_table().select(
+                [*writer.form.key, names.valid_to, names.to_version]
+            )
             with database.stage_rows(ends) as staged:
-                database.end_rows(target, staged, writer.key, names)
+                database.end_rows(target, staged, own_key, names)
         if key:
             with database.stage_rows(columns.empty_table().select(list(key))) as keys:
                 database.delete_rows(target, keys, key)
@@ -69,9 +71,9 @@ def _touch_table(writer: TableWriter, key: tuple[str, ...], columns: pa.Schema) 
 
 def _make_and_change_table(writer: TableWriter, schema: pa.Schema) -> None:
     """Make a table, and add, replace and delete a row of it; a log only gets one."""
-    row = pa.table([_make_value(field, writer.primary_key) for field in schema], schema=schema)
+    row = pa.table([_make_value(field, writer.form.primary_key) for field in schema], schema=schema)
     claimed = writer.claim()
-    if writer.mode == "log":
+    if writer.form.is_log:
         (batch,) = row.to_batches()
         writer.run(Transaction(claimed, _advance_claim(claimed, schema), schema, batch))
         return
@@ -82,15 +84,15 @@ def _make_and_change_table(writer: TableWriter, schema: pa.Schema) -> None:
 
 def _plan_merges(writer: TableWriter, row: pa.Table) -> list[Merge | HistoryMerge]:
     """Return what adds, replaces and removes a row."""
-    keys = row.select(list(writer.key))
+    keys = row.select(list(writer.form.key))
     none, no_keys = row.slice(0, 0), keys.slice(0, 0)
-    if writer.history is None:
+    if writer.form.history is None:
         return [
             Merge(no_keys, keys, row, no_keys),
             Merge(keys, no_keys, row, no_keys),
             Merge(keys, keys, none, keys),
         ]
-    names, version = writer.history, pa.array([1])
+    names, version = writer.form.history, pa.array([1])
     ends = keys.append_column(names.valid_to, row[names.valid_to])
     ends = ends.append_column(names.to_version, version)
     at = row.schema.get_field_index(names.from_version)

@@ -31,7 +31,7 @@ class SqlRepair:
     def replace(self, batch: ChangeBatch) -> None:
         rows = pa.table(self._rows.build_rows(batch))
         self._check_columns(rows.schema)
-        self._writer.replace_rows(self._claim, rows.select(list(self._rows.key)), rows)
+        self._writer.replace_rows(self._claim, rows.select(list(self._rows.form.primary_key)), rows)
 
     def remove(self, keys: pa.Table) -> None:
         database, had = self._writer.database, self._find_columns()
@@ -45,7 +45,7 @@ class SqlRepair:
     def _find_claim(self) -> Claim:
         writer = self._writer
         writer.database.connect()
-        claim = writer.database.check_target(writer.target, writer.feed, writer.mode)
+        claim = writer.database.check_target(writer.target, writer.feed, writer.form.mode)
         if claim is None or claim.columns is None:
             raise TargetRefused(
                 f"{writer.database.location}: there is no copy {writer.target!r} to be repaired"

@@ -15,13 +15,12 @@ import anyio.to_thread
 import pyarrow as pa
 
 from sinks.shared.delivery import check_form
-from sinks.shared.history import HistoryNames
-from sinks.shared.own_prefix import OWN_PREFIX_SETTING, add_prefix
+from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Claim, Database
 from sinks.sql.rehearsal import rehearse_feed
 from sinks.sql.repair import SqlRepair
-from sinks.sql.table_rows import TableRows
+from sinks.sql.table_rows import TableForm, TableRows
 from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
@@ -48,8 +47,6 @@ TABLE_SETTINGS: dict[str, Setting] = {
         "SQL.", advanced=True,
     ),
 }  # fmt: skip
-#: The column of a mirror by row id, and those of a log: event ids, and the order of the events.
-_ROW_ID, _EVENT_ID, _SEQ = "_row_id", "_event_id", "_seq"
 _METADATA = tuple(field.name for field in METADATA_FIELDS)
 
 
@@ -72,23 +69,16 @@ class SqlSink(Sink):
     ) -> None:
         self.table = table
         self.mode = mode
-        self._is_log = mode == "log"
-        self._by_row_id = mode != "log" and not key
-        self._history = HistoryNames.with_prefix(own_prefix) if mode == "history" else None
-        self._row_id, self._event_id, self._seq = (
-            add_prefix(name, own_prefix) for name in (_ROW_ID, _EVENT_ID, _SEQ)
-        )
-        self.key = (self._row_id,) if self._by_row_id else tuple(key)
+        self._form = form = TableForm.with_prefix(mode, key, own_prefix)
+        self._history = form.history
         self.create = create
         self.evolve = evolve
-        own = [self._row_id] * self._by_row_id + [self._event_id] * self._is_log
-        own += self._history.list_names() if self._history is not None else ()
-        own += [self._seq] * (self._is_log and bool(database.numbering))
+        own = form.list_own_names(numbered=bool(database.numbering))
         self.traits = SinkTraits(
             key_columns=tuple(key),
-            row_ids=self._by_row_id,
+            row_ids=form.row_id is not None,
             spans=True,
-            own=OwnNames(tuple(own), database.folds_names, _METADATA if self._is_log else ()),
+            own=OwnNames(own, database.folds_names, _METADATA if form.is_log else ()),
             keeps_offset=True,
             copies=mode != "log",
             keeps_versions=mode == "history",
@@ -132,43 +122,30 @@ class SqlSink(Sink):
             self._database,
             self.table or feed,
             feed,
-            self.mode,
-            key=() if self._is_log else self.key,
-            seq=self._seq,
+            self._form,
             create=self.create,
             evolve=self.evolve,
             also=self._add_to_transaction,
-            history=self._history,
         )
 
     def _make_session(self, feed: str) -> TableSession:
         target = self.table or feed
         transactions = TableTransactions(
             self._make_rows(target).build_rows,
+            self._form,
             name=f"{self._database.location}: the copy {target!r}",
-            key=self.key,
-            event_id=self._event_id if self._is_log else None,
-            history=self._history,
             folds_names=self._database.folds_names,
         )
         return TableSession(self._make_writer(feed), transactions)
 
     def _make_rows(self, target: str) -> TableRows:
-        return TableRows(
-            self._database,
-            target,
-            (*self.key, *([self._history.from_version] if self._history is not None else [])),
-            self.traits.own,
-            event_id=self._event_id if self._is_log else None,
-            row_id=self._row_id if self._by_row_id else None,
-            history=self._history,
-        )
+        return TableRows(self._database, target, self._form, self.traits.own)
 
     @property
     def lacks_beginning(self) -> bool:  # type: ignore[override]
         """Whether a copy has just begun; a log may begin anywhere."""
         claim = None if self._session is None else self._session.transactions.committed_claim
-        return not self._is_log and claim is not None and claim.epoch == 1
+        return not self._form.is_log and claim is not None and claim.epoch == 1
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:
         """Do what a feed does, and undo it."""
@@ -225,7 +202,7 @@ class SqlSink(Sink):
                 session.open()
                 claim = session.transactions.committed_claim
                 lacks = claim is None or claim.columns is None
-                if not self._is_log and lacks and offset.position > (0, 0):
+                if not self._form.is_log and lacks and offset.position > (0, 0):
                     raise TargetRefused(
                         f"{database.location}: there is no copy {target!r}, and a copy can't start "
                         f"at version {offset.version}; restore it, or start over with `tailer "
@@ -254,12 +231,12 @@ class SqlSink(Sink):
     @contextmanager
     def read_mirror(self, feed: str) -> Iterator[SqlCopy]:
         target, database = self.table or feed, self._database
-        if self._is_log:
+        if self._form.is_log:
             raise TargetRefused(
                 f"{database.location}: the table {target!r} is a log and not a mirror"
             )
         with self._open_for_reading(), database.snapshot():
-            yield SqlCopy(database, target, self._check_target(feed), self.key, self._history)
+            yield SqlCopy(database, target, self._check_target(feed), self._form)
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[SqlRepair]:

@@ -3,42 +3,80 @@ does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from sinks.shared.history import HistoryNames
+from sinks.shared.own_prefix import add_prefix
 from sinks.sql.database import Database, ValueRefused
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import OwnNames
 
 
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """What a table is, a log, or a mirror or a history with this ``key``; and the columns of our
+    own: a log's event ids, and ``seq``, the order of its events; the ids of the rows of a mirror by
+    row id; those of a history."""
+
+    mode: str
+    key: tuple[str, ...] = ()
+    event_id: str | None = None
+    row_id: str | None = None
+    seq: str = "_seq"
+    history: HistoryNames | None = None
+
+    @classmethod
+    def with_prefix(cls, mode: str, key: Sequence[str], prefix: str) -> TableForm:
+        """Return the form of a table by its options."""
+        event_id, row_id, seq = (add_prefix(n, prefix) for n in ("_event_id", "_row_id", "_seq"))
+        if mode == "log":
+            return cls(mode, event_id=event_id, seq=seq)
+        history = HistoryNames.with_prefix(prefix) if mode == "history" else None
+        if key:
+            return cls(mode, tuple(key), history=history)
+        return cls(mode, (row_id,), row_id=row_id, history=history)
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the table has all events, and no row is identified by a key."""
+        return self.mode == "log"
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns that no two rows have the same values in."""
+        return self.key if self.history is None else (*self.key, self.history.from_version)
+
+    def list_own_names(self, *, numbered: bool) -> tuple[str, ...]:
+        """Return the columns of our own; ``numbered``: the database numbers the events of a log."""
+        own = [name for name in (self.row_id, self.event_id) if name is not None]
+        own += self.history.list_names() if self.history is not None else ()
+        return (*own, self.seq) if self.is_log and numbered else tuple(own)
+
+
 @dataclass(slots=True)
 class TableRows:
-    """The columns of a table: a log's end with ``event_id``, those of a mirror by row id with
-    ``row_id``, and those of a history with its own. ``key`` are the columns of the primary key, and
-    ``own`` the names that are taken."""
+    """The rows of a table of this form; ``own`` are the names that are taken."""
 
     database: Database
     target: str
-    key: tuple[str, ...]
+    form: TableForm
     own: OwnNames
-    event_id: str | None = None
-    row_id: str | None = None
-    history: HistoryNames | None = None
 
     def first_columns(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns that the table is made with."""
-        columns = [*schema, *METADATA_FIELDS] if self.event_id is not None else [*schema]
+        form = self.form
+        columns = [*schema, *METADATA_FIELDS] if form.is_log else [*schema]
         held = [(f.name, f.type) for f in self.database.to_database_schema(columns)]
-        held += [(self.row_id, pa.int64())] if self.row_id is not None else []
-        held += [(self.event_id, pa.string())] if self.event_id is not None else []
-        if self.history is not None:
+        held += [(form.row_id, pa.int64())] if form.row_id is not None else []
+        held += [(form.event_id, pa.string())] if form.event_id is not None else []
+        if form.history is not None:
             at, number = METADATA_FIELDS[-1].type, pa.int64()
             kept = self.database.to_database_type("", pa.array([], at)).type
-            held += zip(self.history.list_names(), (kept, kept, number, number), strict=True)
+            held += zip(form.history.list_names(), (kept, kept, number, number), strict=True)
         return pa.schema(held)
 
     def check_columns(self, schema: pa.Schema) -> None:
@@ -55,23 +93,23 @@ class TableRows:
     def build_rows(self, batch: ChangeBatch) -> pa.RecordBatch:
         """Return a batch's rows as the table has them. Raises :class:`SinkRejected` for a type or a
         value that the database can't hold."""
-        rows = batch.rows
+        rows, form = batch.rows, self.form
         found = dict(zip(rows.schema.names, rows.columns, strict=True))
-        if self.event_id is not None:
-            found[self.event_id] = batch.event_ids()
+        if form.event_id is not None:
+            found[form.event_id] = batch.event_ids()
         else:
             found = dict(list(found.items())[: -len(METADATA_FIELDS)])
         held = self._hold_columns(found, batch)
-        if self.row_id is not None:
+        if form.row_id is not None:
             ids = batch.row_ids
             if ids is None and batch.num_rows:
                 raise TargetRefused(
                     f"version {batch.version} has no row ids; name key columns in the option "
                     "'key', or enable row tracking on the table and set change_source to derived"
                 )
-            held[self.row_id] = pa.array([], pa.int64()) if ids is None else ids
-        if self.history is not None:
-            held |= self._hold_columns(self.history.build_columns(batch), batch)
+            held[form.row_id] = pa.array([], pa.int64()) if ids is None else ids
+        if form.history is not None:
+            held |= self._hold_columns(form.history.build_columns(batch), batch)
         found = pa.RecordBatch.from_pydict(held)
         self._check_lengths(found, batch)
         return found
@@ -90,8 +128,8 @@ class TableRows:
 
     def _check_lengths(self, rows: pa.RecordBatch, batch: ChangeBatch) -> None:
         """Raise :class:`RowsRefused` for a value that its column has no room for."""
-        key = () if self.event_id is not None else self.key
-        rooms = self.database.find_rooms(self.target, key, rows.schema) if batch.num_rows else {}
+        key, schema = self.form.primary_key, rows.schema
+        rooms = self.database.find_rooms(self.target, key, schema) if batch.num_rows else {}
         for name in rows.schema.names:
             if name in rooms:
                 try:

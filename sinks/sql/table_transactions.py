@@ -43,7 +43,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from sinks.shared.history import HistoryMerge, HistoryNames, check_move, fold_history
+from sinks.shared.history import HistoryMerge, check_move, fold_history
 from sinks.shared.merge import (
     Merge,
     fold_batch,
@@ -54,6 +54,7 @@ from sinks.shared.merge import (
     with_physical_names,
 )
 from sinks.sql.database import Claim
+from sinks.sql.table_rows import TableForm
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TargetRefused
 
@@ -96,18 +97,15 @@ class Target(typing.Protocol):
 
 
 class TableTransactions:
-    """The transactions of one session. ``rows_of`` makes a batch's rows those of the table, with
-    the columns of ``key``; ``event_id`` is the column of event ids, which a log has, and
-    ``history`` are those of a history."""
+    """The transactions of one session. ``rows_of`` makes a batch's rows those of the table
+    of this ``form``; ``name`` is what errors call it."""
 
     def __init__(
         self,
         rows_of: Callable[[ChangeBatch], pa.RecordBatch],
+        form: TableForm,
         *,
         name: str,
-        key: tuple[str, ...] = (),
-        event_id: str | None = None,
-        history: HistoryNames | None = None,
         folds_names: bool = False,
     ) -> None:
         self.state: State = "NEW"
@@ -115,14 +113,9 @@ class TableTransactions:
         self.committed_claim: Claim | None = None
         self._rows_of = rows_of
         self._name = name
-        self._key = key
-        self._event_id = event_id
-        self._history = history
+        self._form = form
+        self._history = form.history
         self._folds_names = folds_names
-
-    @property
-    def _is_log(self) -> bool:
-        return self._event_id is not None
 
     def note_claim(self, claimed: Claim) -> None:
         """Take up what the database says after :meth:`Target.claim`."""
@@ -146,29 +139,29 @@ class TableTransactions:
         before = self._begin_transaction()
         rows = self._rows_of(batch)
         own = {} if self._history is None else self._history.physical_names()
-        schema = with_physical_names(batch, rows.schema, self._event_id, own)
+        schema = with_physical_names(batch, rows.schema, self._form.event_id, own)
         if self._history is not None and before.columns is not None:
             check_move(batch.offset, batch.next_offset, self._name)
-        if self._is_log and before.columns is not None and self._folds_names:
+        if self._form.is_log and before.columns is not None and self._folds_names:
             # A log keeps all columns: one that is renamed in case alone is the one that it has.
             rows = rows.rename_columns(respell_names(schema.names, before.columns.names))
             schema = rename_fields(schema, rows.schema.names)
         merge: Merge | HistoryMerge | None = None
-        if batch.num_rows and not self._is_log:
+        if batch.num_rows and not self._form.is_log:
             # Rows of a snapshot that is read while the copy is there replace what it has.
             at = before.offset
             again = batch.offset.snapshot and at is not None and not at.snapshot
             if self._history is None:
-                merge = fold_batch(batch, rows, self._key, unchecked=again)
+                merge = fold_batch(batch, rows, self._form.key, unchecked=again)
             else:
-                merge = fold_history(batch, rows, self._key, self._history, unchecked=again)
+                merge = fold_history(batch, rows, self._form.key, self._history, unchecked=again)
         after = replace(
             self._add_key(before, schema),
             offset=batch.next_offset,
             columns=self._merge_columns(before, schema),
             rows=before.rows + (merge.growth if merge is not None else 0),
         )
-        of_log = rows if self._is_log and batch.num_rows else None
+        of_log = rows if self._form.is_log and batch.num_rows else None
         return Transaction(before, after, schema, of_log, merge, batch)
 
     def note_commit(self, after: Claim) -> None:
@@ -193,10 +186,10 @@ class TableTransactions:
 
     def _add_key(self, claim: Claim, schema: pa.Schema) -> Claim:
         """Return the claim with its key. Raises :class:`SinkRejected` if the copy has another."""
-        if self._is_log:
+        if self._form.is_log:
             return claim
         physical = {field.name: physical_name(field) for field in schema}
-        key = [physical.get(name, name) for name in self._key]
+        key = [physical.get(name, name) for name in self._form.key]
         if claim.key not in (None, key):
             raise TargetRefused(
                 f"{self._name} has the key {claim.key} and not {key}; set the option 'key' back, "
@@ -206,7 +199,7 @@ class TableTransactions:
 
     def _merge_columns(self, claim: Claim, schema: pa.Schema) -> pa.Schema:
         """Return the columns that the table has after a write; a log keeps all that it had."""
-        if not self._is_log or claim.columns is None:
+        if not self._form.is_log or claim.columns is None:
             return schema
         return merge_columns(claim.columns, schema, folded=self._folds_names)
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.shared.history import HistoryMerge, HistoryNames, refuse_emptied
+from sinks.shared.history import HistoryMerge, refuse_emptied
 from sinks.shared.merge import Merge, Step, find_steps
 from sinks.sql.database import Claim, Database, KeyTaken
+from sinks.sql.table_rows import TableForm
 from sinks.sql.table_transactions import Transaction
 from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
@@ -20,28 +21,19 @@ from tailer.sink import fold_case
 
 @dataclass(slots=True)
 class TableWriter:
-    """See :class:`sinks.sql.table_transactions.Target`. The table ``target`` is a log, or a mirror
-    or a history with this ``key``; ``seq`` is a log's column of the events' order. ``also`` is done
-    in the transaction of a batch."""
+    """See :class:`sinks.sql.table_transactions.Target`. ``also`` is done in the transaction of a
+    batch."""
 
     database: Database
     target: str
     feed: str
-    mode: str
-    key: tuple[str, ...]
-    seq: str
+    form: TableForm
     create: bool
     evolve: bool
     also: Callable[[ChangeBatch], None]
-    history: HistoryNames | None = None
-
-    @property
-    def primary_key(self) -> tuple[str, ...]:
-        """The columns that no two rows have the same values in."""
-        return self.key if self.history is None else (*self.key, self.history.from_version)
 
     def claim(self) -> Claim:
-        return self.database.claim(self.target, self.feed, self.mode, adopt=not self.create)
+        return self.database.claim(self.target, self.feed, self.form.mode, adopt=not self.create)
 
     def run(self, transaction: Transaction) -> Claim:
         database, before, after = self.database, transaction.before, transaction.after
@@ -77,7 +69,7 @@ class TableWriter:
             with _without_rows():
                 database.save_claim(self.target, claim, claim)  # first: it is the fence
             with database.stage_rows(keys) as staged:
-                database.delete_rows(self.target, staged, self.key)
+                database.delete_rows(self.target, staged, self.form.key)
             if rows is not None:
                 database.append(self.target, rows)
 
@@ -101,12 +93,12 @@ class TableWriter:
             return  # by a process that ended before its transaction
         if claim.columns is None:
             allowed, option = self.create, "create"
-            key = () if self.mode == "log" else self.primary_key
-            statements = [database.format_creation(self.target, schema, key, self.seq)]
+            key, seq = self.form.primary_key, self.form.seq
+            statements = [database.format_creation(self.target, schema, key, seq)]
         else:
             allowed, option = self.evolve, "evolve"
             folded = database.folds_names
-            steps = find_steps(claim.columns, schema, keep=self.mode == "log", folded=folded)
+            steps = find_steps(claim.columns, schema, keep=self.form.is_log, folded=folded)
             statements = database.format_alterations(self.target, steps, schema)
             if allowed:
                 self._check_untaken(claim.columns, steps)
@@ -139,37 +131,26 @@ class TableWriter:
     def _merge_rows(self, merge: Merge, claim: Claim) -> Claim:
         """Delete the keys that leave, insert the rows that come, and hold the copy to its key.
         Return the claim, with the number of rows that the copy has then."""
-        database, target, key = self.database, self.target, self.key
+        database, target, key = self.database, self.target, self.form.key
         deleted = 0
         if merge.present.num_rows:
             with database.stage_rows(merge.present) as keys:
                 deleted = database.delete_rows(target, keys, key)
             self._check_count(deleted, merge.present, unchecked=merge.unchecked)
         enforced = database.enforces_keys and self.create
-        absent = merge.passing if enforced else merge.absent
-        has = absent.num_rows and database.find_keys(target, absent, key, there=True)
-        if not has and merge.rows.num_rows:
-            try:
-                database.append(target, merge.rows)
-            except KeyTaken:
-                database.restart_transaction()
-                has = database.find_keys(target, merge.absent, key, there=True)
-                if not has:
-                    raise
-        if has:
-            raise self._refuse_present(has)
+        self._add_rows(merge.rows, merge.absent, merge.passing if enforced else merge.absent)
         if not merge.unchecked:
             return claim
         return self._count_rows(replace(claim, rows=claim.rows + merge.present.num_rows - deleted))
 
     def _merge_history(self, merge: HistoryMerge, claim: Claim) -> Claim:
         """End the current rows of the keys that leave, and add those that begin."""
-        database, target, key = self.database, self.target, self.key
-        assert self.history is not None, "a history has columns of its own"
-        names, replaced = self.history, 0
+        database, target, key = self.database, self.target, self.form.key
+        names, primary_key, replaced = self.form.history, self.form.primary_key, 0
+        assert names is not None, "a history has columns of its own"
         if merge.unchecked:
-            with database.stage_rows(merge.rows.select(list(self.primary_key))) as begun:
-                replaced = database.delete_rows(target, begun, self.primary_key)
+            with database.stage_rows(merge.rows.select(list(primary_key))) as begun:
+                replaced = database.delete_rows(target, begun, primary_key)
         ended = 0
         if merge.ended.num_rows:
             with database.stage_rows(merge.ended) as ends:
@@ -179,34 +160,39 @@ class TableWriter:
         self._check_count(ended, keys, unchecked=merge.unchecked, where=open_rows)
         # Of a first snapshot all rows begin with one version: the primary key holds them.
         enforced = merge.first and database.enforces_keys and self.create
-        absent = merge.absent.slice(0, 0) if enforced else merge.absent
-        has = absent.num_rows and database.find_keys(
-            target, absent, key, there=True, where=open_rows
-        )
-        if not has and merge.rows.num_rows:
-            try:
-                database.append(target, merge.rows)
-            except KeyTaken:
-                database.restart_transaction()
-                has = database.find_keys(target, merge.absent, key, there=True, where=open_rows)
-                if not has:
-                    raise
-        if has:
-            raise self._refuse_present(has)
+        checked = merge.absent.slice(0, 0) if enforced else merge.absent
+        self._add_rows(merge.rows, merge.absent, checked, where=open_rows)
         if not merge.unchecked:
             return claim
         return self._count_rows(
             replace(claim, rows=claim.rows + merge.ended.num_rows - ended - replaced)
         )
 
+    def _add_rows(
+        self, rows: pa.Table, absent: pa.Table, checked: pa.Table, *, where: str = ""
+    ) -> None:
+        """Add rows, and refuse keys of ``absent`` that are there: ``checked`` are those that the
+        primary key does not hold. ``where`` is what else the rows are that have such a key."""
+        database, target, key = self.database, self.target, self.form.key
+        has = checked.num_rows and database.find_keys(target, checked, key, there=True, where=where)
+        if not has and rows.num_rows:
+            try:
+                database.append(target, rows)
+            except KeyTaken:
+                database.restart_transaction()
+                has = database.find_keys(target, absent, key, there=True, where=where)
+                if not has:
+                    raise
+        if has:
+            raise self._refuse_present(has)
+
     def _take_back(self, version: int, claim: Claim) -> Claim:
         """Forget what a history has of a version and all later ones."""
-        database = self.database
-        assert self.history is not None, "only a history goes back by itself"
+        database, names = self.database, self.form.history
+        assert names is not None, "only a history goes back by itself"
         table = database.quote_table(self.target)
         valid_to, first, last = map(
-            database.quote_name,
-            (self.history.valid_to, self.history.from_version, self.history.to_version),
+            database.quote_name, (names.valid_to, names.from_version, names.to_version)
         )
         ((least,),) = database.execute(f"SELECT min({first}) FROM {table}")
         if least is not None and least >= version:
@@ -245,7 +231,7 @@ class TableWriter:
             "that the copy lacks; it must begin with all rows of the "
             'table (from = "snapshot") and have one writer',
             f"verify CONFIG {self.feed} --repair` sets right what somebody changed"
-            if self.history is None
+            if self.form.history is None
             else "offsets reset` creates the history again",
         )
 
@@ -260,7 +246,7 @@ class TableWriter:
     def _make_refusal(
         self, keys: Sequence[tuple[Any, ...]], what: str, remedy: str
     ) -> SinkRejected:
-        shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
+        shown = ", ".join(str(dict(zip(self.form.key, key, strict=True))) for key in keys)
         return RowsRefused(
             f"{self.database.location}, table {self.target!r}: a change is of a row with a key "
             f"{what}: {shown}; `tailer {remedy}"

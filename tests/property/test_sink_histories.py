@@ -27,6 +27,7 @@ from sinks.kafka.feed_transactions import FeedTransactions, SeenTopic
 from sinks.kafka.feed_transactions import Transaction as KafkaTransaction
 from sinks.kafka.progress import Progress
 from sinks.sql.database import Claim
+from sinks.sql.table_rows import TableForm
 from sinks.sql.table_transactions import TableSession, TableTransactions, Transaction
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import (
@@ -256,12 +257,9 @@ class SqlWorld(World):
 
     def session(self, process: Process) -> TableSession:  # noqa: ARG002
         log = self.mode == "log"
-        transactions = TableTransactions(
-            _event_rows if log else _mirror_rows,
-            name="memory",
-            key=() if log else ("id",),
-            event_id="_event_id" if log else None,
-        )
+        form = TableForm("log", event_id="_event_id") if log else TableForm("mirror", ("id",))
+        rows_of = _event_rows if log else _mirror_rows
+        transactions = TableTransactions(rows_of, form, name="memory")
         return TableSession(MemoryTable(self), transactions)
 
 
