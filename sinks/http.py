@@ -176,7 +176,6 @@ class HttpSink(MessageSink):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> HttpSink:
-        """See :class:`HttpSink`."""
         return cls(options, folder)
 
     def fill_option(self, name: str) -> str:  # noqa: ARG002  # only the URL has places

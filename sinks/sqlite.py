@@ -123,12 +123,10 @@ class SqliteFile(Database):
                 connection.close()
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement; return its rows."""
         with self._translate_errors():
             return list(self._connection.execute(statement, values).fetchall())
 
     def change_rows(self, statement: str, *values: Any) -> int:
-        """Run one statement; return how many rows it has changed."""
         with self._translate_errors():
             return int(self._connection.execute(statement, values).rowcount)
 
@@ -138,7 +136,6 @@ class SqliteFile(Database):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Provide a transaction in which all queries see the same."""
         self.execute("BEGIN")
         yield
         self.execute("ROLLBACK")
@@ -167,7 +164,6 @@ class SqliteFile(Database):
         return bool(self.list_columns(name))
 
     def list_columns(self, name: str) -> list[str]:
-        """Return the names of a table's columns."""
         return [row[0] for row in self.execute("SELECT name FROM pragma_table_info(?)", name)]
 
     def check_values(self, column: pa.Array) -> None:
@@ -204,7 +200,6 @@ class SqliteFile(Database):
         return super().format_alterations(target, steps, schema)
 
     def delete_rows(self, target: str, keys: str, key: Sequence[str]) -> int:
-        """Delete the rows with the keys of a staged relation; return how many there were."""
         names = self.quote_names(key)
         table = self.quote_table(target)
         return self.change_rows(
@@ -224,7 +219,6 @@ class SqliteFile(Database):
         self.execute("DROP TABLE temp._staged")
 
     def append(self, target: str, rows: pa.Table) -> None:
-        """Add rows to a table."""
         self._insert_rows(self.quote_table(target), rows)
 
     def _insert_rows(self, target: str, rows: pa.Table) -> None:
@@ -241,7 +235,6 @@ class SqliteFile(Database):
         return make_json_comparable(column, data_type)
 
     def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query."""
         with self._translate_errors():
             cursor = self._connection.execute(query)
             yield from read_batches(self.location, cursor.fetchmany, schema)

@@ -298,7 +298,6 @@ class DeltaTarget(TargetTable):
     def merge_history(
         self, merge: HistoryMerge, names: HistoryNames, key: list[str], claim: Claim
     ) -> None:
-        """End the current rows of keys, and add those that begin, in one commit."""
         gone = unused_name(_GONE, merge.rows.schema.names)
         begun = merge.rows.append_column(gone, pa.repeat(False, merge.rows.num_rows))
         ended = merge.ended.append_column(gone, pa.repeat(True, merge.ended.num_rows))
@@ -321,7 +320,6 @@ class DeltaTarget(TargetTable):
         self._note_commit(claim)
 
     def take_back(self, version: int, names: HistoryNames, claim: Claim) -> None:
-        """Forget what a history has of a version and all later ones, in one commit."""
         first, last = (f"t.{_quote_name(n)}" for n in (names.from_version, names.to_version))
         before = self.table.version()
         with self.translate_errors():

@@ -146,12 +146,10 @@ class DuckdbFile(Database):
             return 0
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement; return its rows."""
         with self._translate_errors():
             return list(self._connection.execute(statement, list(values)).fetchall())
 
     def change_rows(self, statement: str, *values: Any) -> int:
-        """Run one statement; return how many rows it has changed."""
         return int(self.execute(statement, *values)[0][0])
 
     def abandon(self) -> None:
@@ -205,7 +203,6 @@ class DuckdbFile(Database):
         return bool(self.execute(_IS_THERE, name)[0][0])
 
     def list_columns(self, name: str) -> list[str]:
-        """Return the names of a table's columns."""
         if not self.has_table(name):
             return []
         return [row[0] for row in self.execute(f"DESCRIBE {self.quote_name(name)}")]
@@ -224,12 +221,10 @@ class DuckdbFile(Database):
             return str(self.execute(f"DESCRIBE {staged}")[0][1])
 
     def append(self, target: str, rows: pa.Table) -> None:
-        """Add rows to a table."""
         with self.stage_rows(rows) as staged:
             self.execute(f"INSERT INTO {self.quote_name(target)} BY NAME FROM {staged}")
 
     def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query."""
         with self._translate_errors():
             reader = pa.RecordBatchReader.from_stream(self._connection.sql(query))
         for batch in reader:

@@ -235,7 +235,7 @@ class FilesSink(Sink):
     async def _note_offset(self, offset: Offset) -> None:
         """Note how far the rows go, and publish them if it is time."""
         self._offset = offset
-        if self._is_full() or self._is_idle():
+        if self._is_full() or not (self._waiting or self.roll_s):
             await self._publish_files()
         elif self.roll_s and self._timer is None:
             self._timer = asyncio.create_task(self._publish_later(), name="files: roll_s")
@@ -244,20 +244,6 @@ class FilesSink(Sink):
         sizes = [file.find_size() for file in self._files.values()]
         large = max(sizes, default=0) >= self.roll_bytes or len(sizes) >= _OPEN_MAX
         return large or self._count_rows() >= self.roll_rows
-
-    def _is_idle(self) -> bool:
-        return not (self._waiting or self.roll_s)
-
-    async def _publish_later(self) -> None:
-        await anyio.sleep(self.roll_s)
-        async with self._turn:
-            self._timer = None
-            try:
-                await self._publish_files()
-            except Exception as e:  # noqa: BLE001  # the next call raises it
-                self._failed, self._open = e, False
-
-    # Files
 
     def _add_rows(self, batch: ChangeBatch) -> None:
         rows = change_rows(batch, self.id_column, variants=self.format == "jsonl")

@@ -59,7 +59,12 @@ class AvroEncoder(SchemaEncoder):
 
     def _encode_changes(self, batch: ChangeBatch) -> Framed:
         number = self._register_schema("value", self._build_row_schema(batch))
-        return Framed(number, _build_row_parts(batch))
+        parts = [
+            *record_parts(data_columns(batch).flatten()),
+            *string_parts(batch.rows.column(CHANGE_TYPE)),
+            batch.by_part(_encode_version_and_time),
+        ]
+        return Framed(number, parts)
 
     def _encode_envelopes(self, batch: ChangeBatch, images: Images) -> Framed:
         schema = self._build_envelope_schema(batch, images.rows.type)
@@ -165,14 +170,6 @@ def _build_transaction_parts(batch: ChangeBatch) -> list[ValuePart]:
     order = long_parts(pc.add(batch.row_indices(), pa.scalar(1, pa.int64())))
     name = batch.by_part(lambda part: string_bytes(transaction_id(batch, part)))
     return [name, *order, *order]
-
-
-def _build_row_parts(batch: ChangeBatch) -> list[ValuePart]:
-    return [
-        *record_parts(data_columns(batch).flatten()),
-        *string_parts(batch.rows.column(CHANGE_TYPE)),
-        batch.by_part(_encode_version_and_time),
-    ]
 
 
 def _make_plain_record(name: str, fields: tuple[tuple[str, Any], ...]) -> dict[str, Any]:

@@ -98,7 +98,10 @@ class DebeziumEncoder(BatchEncoder):
         images = Images(batch)
         table = table_name(batch, self.table)
         payload = self._build_payload(batch, images, table)
-        keys = self._format_keys(batch, images.rows, table) if self.key_columns else None
+        keys = None
+        if self.key_columns:
+            own = key_array(batch, self.key_columns, images.rows)
+            keys = self._format_key_columns(batch, own, table)
         headers = event_headers(batch) + key_change_headers(
             batch,
             self.key_columns,
@@ -174,9 +177,6 @@ class DebeziumEncoder(BatchEncoder):
             "event_id": batch.event_ids(),
             "unpaired": images.alone if alone else JsonText("false"),
         }
-
-    def _format_keys(self, batch: ChangeBatch, rows: pa.StructArray, table: str) -> pa.BinaryArray:
-        return self._format_key_columns(batch, key_array(batch, self.key_columns, rows), table)
 
     def _format_key_columns(
         self, batch: ChangeBatch, keys: pa.StructArray, table: str

@@ -59,7 +59,7 @@ class BatchEncoder(Encoder):
 
     def encode(self, batch: ChangeBatch) -> Records:
         if not batch.num_rows:
-            return no_records(batch)
+            return Records(None, pa.array([], pa.binary()), (), batch.timestamp_ms)
         return encode_naming_corrupt_file(self._encode_rows, batch)
 
     @abstractmethod
@@ -150,11 +150,6 @@ def key_change_headers(
         if values.null_count < len(values):
             headers.append((name, values))
     return tuple(headers)
-
-
-def no_records(batch: ChangeBatch) -> Records:
-    """Return the records of a batch without rows: none."""
-    return Records(None, pa.array([], pa.binary()), (), batch.timestamp_ms)
 
 
 def table_name(batch: ChangeBatch, given: str) -> str:

@@ -130,7 +130,6 @@ class Mysql(Database):
         self._rooms: dict[str, Mapping[str, Room]] = {}
 
     def connect(self, *, read_only: bool = False) -> None:  # noqa: ARG002  # queries alone change nothing
-        """Connect, if there is no connection."""
         if self._connection is not None:
             return
         context = None
@@ -162,11 +161,9 @@ class Mysql(Database):
                 connection.close()
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement; return its rows."""
         return list(self._execute(statement, values).fetchall())
 
     def change_rows(self, statement: str, *values: Any) -> int:
-        """Run one statement; return how many rows it has changed."""
         return int(self._execute(statement, values).rowcount)
 
     def _execute(self, statement: str, values: tuple[Any, ...]) -> Any:
@@ -179,12 +176,10 @@ class Mysql(Database):
             return cursor
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self.execute("START TRANSACTION")
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Provide a transaction in which all queries see the same."""
         self.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         yield
         self.execute("ROLLBACK")
@@ -223,7 +218,6 @@ class Mysql(Database):
         return self.creates != Database.creates
 
     def quote_name(self, name: str) -> str:
-        """Return a name as an identifier."""
         return "`" + name.replace("`", "``") + "`"
 
     def has_table(self, name: str) -> bool:
@@ -258,7 +252,6 @@ class Mysql(Database):
     def format_creation(
         self, target: str, schema: pa.Schema, key: Sequence[str], number: str
     ) -> str:
-        """Return the statement that makes a table."""
         made = super().format_creation(target, schema, key, number)
         return f"{made} {self.texts} COMMENT = '{_make_mark(schema)}'"
 
@@ -281,7 +274,6 @@ class Mysql(Database):
     def format_alterations(
         self, target: str, steps: Sequence[Step], schema: pa.Schema
     ) -> list[str]:
-        """Return one statement that changes the columns of a table."""
         if not steps:
             return []
         self._rooms.clear()
@@ -296,7 +288,6 @@ class Mysql(Database):
         return self.format_alteration(step)
 
     def delete_rows(self, target: str, keys: str, key: Sequence[str]) -> int:
-        """Delete the rows with the keys of a staged relation; return how many there were."""
         # In this order: each key is looked up in the table.
         return self.change_rows(
             f"DELETE t FROM {keys} AS k STRAIGHT_JOIN {self.quote_table(target)} AS t "
@@ -347,7 +338,6 @@ class Mysql(Database):
     # Values
 
     def check_values(self, column: pa.Array) -> None:
-        """Raise :class:`ValueRefused` for what MySQL can't hold."""
         kind = column.type
         if pa.types.is_decimal(kind) and kind.scale > _SCALE_MAX:
             raise ValueRefused(f"the type {kind}, of which MySQL holds {_SCALE_MAX} decimals")
@@ -385,7 +375,6 @@ class Mysql(Database):
         self.execute(f"DROP TEMPORARY TABLE {name}")
 
     def append(self, target: str, rows: pa.Table) -> None:
-        """Add rows to a table."""
         self._insert_rows(self.quote_table(target), rows)
 
     def _insert_rows(self, target: str, rows: pa.Table) -> None:
@@ -402,7 +391,6 @@ class Mysql(Database):
                 self._connection.query(statement)
 
     def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query."""
         instants = [i for i, f in enumerate(schema) if pa.types.is_timestamp(f.type) and f.type.tz]
         with (
             self._translate_errors(),

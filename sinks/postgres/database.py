@@ -121,7 +121,6 @@ class Postgres(Database):
         self._connection: Any = None
 
     def connect(self, *, read_only: bool = False) -> None:  # noqa: ARG002  # queries alone change nothing
-        """Connect, if there is no connection."""
         if self._connection is None:
             made = make_connection_class(self._timeout_s, self._is_alive, self._make_silence_error)
             with self._translate_errors():
@@ -151,12 +150,10 @@ class Postgres(Database):
                 connection.close()
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement; return its rows."""
         cursor = self._execute(statement, values)
         return list(cursor.fetchall()) if cursor.description else []
 
     def change_rows(self, statement: str, *values: Any) -> int:
-        """Run one statement; return how many rows it has changed."""
         return int(self._execute(statement, values).rowcount)
 
     def _execute(self, statement: str, values: tuple[Any, ...]) -> Any:
@@ -166,7 +163,6 @@ class Postgres(Database):
             return self._connection.execute(statement.replace("%", "%%").replace("?", "%s"), values)
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self.execute(self._begin)
 
     def try_rights(
@@ -197,7 +193,6 @@ class Postgres(Database):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Provide a transaction in which all queries see the same."""
         mode = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
         self.execute(self._begin.replace("BEGIN", mode, 1))
         yield
@@ -241,7 +236,6 @@ class Postgres(Database):
         return bool(self.execute(_IS_THERE, self.schema, name))
 
     def list_columns(self, name: str) -> list[str]:
-        """Return the names of a table's columns."""
         return [row[0] for row in self.execute(_COLUMNS, self.schema, name)]
 
     # Values
@@ -304,7 +298,6 @@ class Postgres(Database):
         self.execute(f"DROP TABLE {name}")
 
     def append(self, target: str, rows: pa.Table) -> None:
-        """Add rows to a table."""
         self._copy_in(self.quote_table(target), rows)
 
     def _copy_in(self, target: str, rows: pa.Table) -> None:

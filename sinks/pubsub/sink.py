@@ -152,7 +152,6 @@ class PubsubSink(MessageSink):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> PubsubSink:
-        """See :class:`PubsubSink`."""
         return cls(options, folder, cls._format_options(options))
 
     def fill_option(self, name: str) -> str:

@@ -82,11 +82,7 @@ class HistoryMerge:
     @property
     def growth(self) -> int:
         """How many more rows are current, if the history has the keys that it should."""
-        return int(_count_current(self.rows) - self.ended.num_rows)
-
-
-def _count_current(rows: pa.Table) -> int:
-    return int(rows.column(rows.num_columns - 1).null_count)
+        return int(self.rows.column(-1).null_count - self.ended.num_rows)
 
 
 def check_move(at: Offset | None, to: Offset, where: str) -> None:

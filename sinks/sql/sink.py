@@ -125,7 +125,6 @@ class SqlSink(Sink):
             self._form,
             create=self.create,
             evolve=self.evolve,
-            also=self._add_to_transaction,
         )
 
     def _make_session(self, feed: str) -> TableSession:
@@ -263,6 +262,3 @@ class SqlSink(Sink):
 
     def _write_batch(self, batch: ChangeBatch) -> None:
         self._require_session().write(batch)
-
-    def _add_to_transaction(self, batch: ChangeBatch) -> None:
-        """Do what else belongs to the transaction of a batch."""

@@ -67,8 +67,7 @@ class Transaction:
     """One transaction: the claim before and after it, and what is written besides.
 
     ``schema`` are the columns of the rows; None: only the offset moves. A mirror and a history get
-    ``merge``, a log ``rows``. ``batch`` is what they were made of. ``back_to`` is the first version
-    whose changes a history forgets.
+    ``merge``, a log ``rows``. ``back_to`` is the first version whose changes a history forgets.
     """
 
     before: Claim
@@ -76,7 +75,6 @@ class Transaction:
     schema: pa.Schema | None = None
     rows: pa.RecordBatch | None = None
     merge: Merge | HistoryMerge | None = None
-    batch: ChangeBatch | None = None
     back_to: int | None = None
 
 
@@ -162,7 +160,7 @@ class TableTransactions:
             rows=before.rows + (merge.growth if merge is not None else 0),
         )
         of_log = rows if self._form.is_log and batch.num_rows else None
-        return Transaction(before, after, schema, of_log, merge, batch)
+        return Transaction(before, after, schema, of_log, merge)
 
     def note_commit(self, after: Claim) -> None:
         """Note that the planned transaction is committed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,15 +14,13 @@ from sinks.shared.merge import Merge, Step, find_steps
 from sinks.sql.database import Claim, Database, KeyTaken
 from sinks.sql.table_rows import TableForm
 from sinks.sql.table_transactions import Transaction
-from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import fold_case
 
 
 @dataclass(slots=True)
 class TableWriter:
-    """See :class:`sinks.sql.table_transactions.Target`. ``also`` is done in the transaction of a
-    batch."""
+    """See :class:`sinks.sql.table_transactions.Target`."""
 
     database: Database
     target: str
@@ -30,14 +28,13 @@ class TableWriter:
     form: TableForm
     create: bool
     evolve: bool
-    also: Callable[[ChangeBatch], None]
 
     def claim(self) -> Claim:
         return self.database.claim(self.target, self.feed, self.form.mode, adopt=not self.create)
 
     def run(self, transaction: Transaction) -> Claim:
         database, before, after = self.database, transaction.before, transaction.after
-        schema, batch = transaction.schema, transaction.batch
+        schema = transaction.schema
         database.connect()
         with self._check_unchanged(before):
             if schema is not None and not database.ddl_in_transactions:
@@ -56,8 +53,6 @@ class TableWriter:
                     database.append(self.target, pa.table(transaction.rows))
                 if transaction.back_to is not None:
                     after = self._take_back(transaction.back_to, after)
-                if batch is not None:
-                    self.also(batch)
         return after
 
     def replace_rows(self, claim: Claim, keys: pa.Table, rows: pa.Table | None) -> None:

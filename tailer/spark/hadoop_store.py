@@ -114,7 +114,6 @@ class HadoopStore(Store):
 
     @property
     def root(self) -> str:
-        """The table's address."""
         return self._root
 
     def _call_java(self, name: str, location: str, *arguments: Any) -> Any:

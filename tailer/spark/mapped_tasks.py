@@ -11,36 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from tailer.spark.error_sentence import one_sentence
-from tailer.spark.options import QueryTarget, SourceOptions
-from tailer.spark.source.driver import TaskPartition
-from tailer.store import Store
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
-
-
-class Decoder:
-    """Turns tasks into rows, in exactly the Arrow schema of the frame. ``target`` is the schema of
-    the rows, with its version."""
-
-    def __init__(self, options: SourceOptions, target: QueryTarget, schema: pa.Schema) -> None:
-        self._options = options
-        self._target = target
-        self._schema = schema
-
-    @one_sentence
-    def decode_task(
-        self, task: TaskPartition, given: Store | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows; ``given`` is a store that has its files, if not the table's own."""
-        decode = self._options.make_decode_options(self._target, task.removals)
-        from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
-
-        return spark_batches(task.orders, self._options, decode, self._schema, given)
 
 
 def rows_of_tasks(

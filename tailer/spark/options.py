@@ -15,7 +15,6 @@ from msgspec import structs
 
 from tailer.changes import Offset, counting_id
 from tailer.config.settings import FEED
-from tailer.decode.naming import Removal
 from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError
@@ -84,22 +83,6 @@ class SourceOptions:
         passing = (self.ignore_deletes, self.skip_change_commits)
         named = (self.change_source, self.key, None)
         return counting_id(*named, *passing)
-
-    def make_decode_options(
-        self, target: QueryTarget, removals: tuple[Removal, ...]
-    ) -> DecodeOptions:
-        """Return how the executors decode: into the query's schema, ``target``, of that version.
-
-        ``removals`` are the column mapping removals between that version and the versions read.
-        """
-        state, version = target
-        return structs.replace(
-            self.decode,
-            target=state,
-            target_version=version,
-            removals=removals,
-            columns=self.columns,
-        )
 
 
 def _parse_names(names: list[str]) -> tuple[str, ...]:

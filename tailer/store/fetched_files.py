@@ -32,7 +32,6 @@ class FetchedFiles(BlockingFiles):
 
     @property
     def root(self) -> str:
-        """The table's address, for messages."""
         return self._root
 
     def stat_here(self, location: str) -> FileStatus:

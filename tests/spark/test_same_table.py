@@ -56,7 +56,7 @@ def reader(folder: Path, **options: Any) -> LimitedStreamReader:
 
 def classic(folder: Path, **options: Any) -> ClassicStreamReader:
     new = reader(folder, **options)
-    old = ClassicStreamReader(new.options, new.target, new.schema, new.arrow_schema)
+    old = ClassicStreamReader(new.query)
     _READERS.append(old)
     return old
 

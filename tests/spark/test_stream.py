@@ -284,7 +284,7 @@ def test_commits_are_passed_over_as_asked(table: TableBuilder) -> None:
 def test_the_reader_of_older_sparks_takes_all_there_is(table: TableBuilder) -> None:
     def classic(**options: Any) -> ClassicStreamReader:
         new = reader(table, **options)
-        old = ClassicStreamReader(new.options, new.target, new.schema, new.arrow_schema)
+        old = ClassicStreamReader(new.query)
         _READERS.append(old)
         return old
 

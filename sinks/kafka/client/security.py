@@ -161,10 +161,6 @@ class Security:
                 "is sent there, so it must be https"
             )
 
-    def make_token_source(self) -> OAuthTokens:
-        """Return the source of OAUTHBEARER tokens."""
-        return OAuthTokens(self)
-
 
 class OAuthTokens:
     """Tokens for OAUTHBEARER: one from the configuration, or by OAuth's client credentials grant
@@ -200,7 +196,7 @@ class OAuthTokens:
             },
         )
         try:
-            with _make_opener().open(request, timeout=10) as answer:
+            with urllib.request.build_opener(_NoRedirects).open(request, timeout=10) as answer:
                 document = json.loads(answer.read(_TOKEN_BYTES_MAX))
             token, lifetime = str(document["access_token"]), float(document.get("expires_in", 300))
             if not 0 < lifetime < math.inf:
@@ -220,7 +216,3 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         """Follow none."""
-
-
-def _make_opener() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(_NoRedirects)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from sinks.kafka.client.security import OAuthTokens
 from sinks.kafka.options import KafkaOptions
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
 
 
 def _make_token_provider(options: KafkaOptions) -> Any:
-    tokens = options.security.make_token_source()
+    tokens = OAuthTokens(options.security)
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
         def token(self) -> str:

@@ -25,7 +25,7 @@ from tailer.spark.frames.compiled import java_session
 from tailer.spark.frames.spark_reader import SparkFiles
 from tailer.spark.frames.task_files import rows_of_carried_tasks
 from tailer.spark.hadoop_store import HadoopStore, find_hadoop_address
-from tailer.spark.mapped_tasks import Decoder, rows_of_tasks
+from tailer.spark.mapped_tasks import rows_of_tasks
 from tailer.spark.orders import FileOrder, Order
 from tailer.spark.python import use_this_python
 from tailer.spark.session_access import reached_by_hadoop
@@ -86,10 +86,10 @@ def frame_of(
     tasks = tasks_of(reader.options, orders, removals, divides=not by_hadoop)
     frames = [] if files is None else files.build_frames(spark)
     if tasks and isinstance(store, HadoopStore):
-        frames.append(rows_of_carried_tasks(spark, store, reader, tasks))
+        frames.append(rows_of_carried_tasks(spark, store, reader.query, tasks))
     elif tasks or not frames:
-        decoder = Decoder(reader.options, reader.target, reader.arrow_schema)
-        frames.append(rows_of_tasks(spark, tasks, decoder.decode_task, reader.schema))
+        query = reader.query
+        frames.append(rows_of_tasks(spark, tasks, query.decode_task, query.schema))
     return reduce(lambda one, other: one.unionAll(other), frames)
 
 
@@ -144,6 +144,5 @@ def _spark_files(
         place = None
     if place is None:
         return None
-    return SparkFiles(
-        store, place, options.make_decode_options(reader.target, removals), reader.schema
-    )
+    query = reader.query
+    return SparkFiles(store, place, query.make_decode_options(removals), query.schema)

@@ -19,16 +19,13 @@ from tailer.feed.rows.fetch import find_stored_vectors, make_gone_error
 from tailer.spark.frames.planned_files import PlannedFile, frame_of_pieces
 from tailer.spark.frames.spark_reader import READ_OPTIONS
 from tailer.spark.hadoop_store import FoundFile, HadoopStore
-from tailer.spark.mapped_tasks import Decoder, map_in_arrow
+from tailer.spark.mapped_tasks import map_in_arrow
 from tailer.spark.source.counts import files_of
-from tailer.spark.source.driver import TaskPartition
+from tailer.spark.source.driver import Query, TaskPartition
 from tailer.store import FileStatus, Found, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from tailer.spark.source.data_source import ChangeReader
-    from tailer.spark.source.reader import ChangeStreamReader
 
 _FACTS = s.StructType().add("file", s.IntegerType())
 
@@ -48,7 +45,6 @@ class TaskFiles(Store):
 
     @property
     def root(self) -> str:
-        """The table's address."""
         return self._root
 
     def path(self, location: str) -> Path:
@@ -79,15 +75,14 @@ class TaskFiles(Store):
 def rows_of_carried_tasks(
     spark: SparkSession,
     store: HadoopStore,
-    reader: ChangeReader | ChangeStreamReader,
+    query: Query,
     tasks: Sequence[TaskPartition],
 ) -> DataFrame:
     """Return the rows of these tasks: each is a partition of the frame, with its files.
 
     Raises :class:`FileGone` for a file that is not there.
     """
-    decoder = Decoder(reader.options, reader.target, reader.arrow_schema)
-    root, spill_folder = store.root, reader.options.diff.spill_folder
+    root, spill_folder = store.root, query.options.diff.spill_folder
     carried: list[_CarriedFile] = []
     planned: list[list[PlannedFile]] = []
     found = _find_files(store, tasks)
@@ -114,10 +109,10 @@ def rows_of_carried_tasks(
             if paths:
                 files = {carried[number].location: path for number, path in paths.items()}
                 task = tasks[carried[min(paths)].task]
-                yield from decoder.decode_task(task, TaskFiles(root, files))
+                yield from query.decode_task(task, TaskFiles(root, files))
 
     frame = frame_of_pieces(spark, _FACTS, READ_OPTIONS, planned)
-    return map_in_arrow(frame, read, reader.schema)
+    return map_in_arrow(frame, read, query.schema)
 
 
 def _list_needed_files(store: HadoopStore, task: TaskPartition) -> dict[str, ChangeFile]:

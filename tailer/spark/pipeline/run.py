@@ -62,8 +62,6 @@ class ClusterReaders(Readers):
         return replace(config, feeds=feeds)
 
     def make_reader(self, feed: FeedConfig) -> ReadOn:
-        """Return what reads the table of a feed."""
-
         async def read(context: ReadContext, sender: ItemSender, last: int | None) -> None:
             if not isinstance(context.log.store, HadoopStore):  # whose files tasks can't reach
                 decoder = ClusterDecoder(self._cluster, feed)

@@ -25,7 +25,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailer.changes import METADATA_FIELDS, Offset
 from tailer.decode.naming import Removal
-from tailer.decode.options import DecodeOptions
 from tailer.errors import ConfigError, TableError
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.spark.error_sentence import TailerSourceError, in_worker, one_sentence
@@ -36,7 +35,7 @@ from tailer.spark.python import use_this_python
 from tailer.spark.session_access import offer_session_access, session_access
 from tailer.spark.session_zone import tell_session_zone
 from tailer.spark.source.catalog import in_catalog, kept_options, own_options, with_options
-from tailer.spark.source.driver import TaskPartition, plan_once, tasks_of
+from tailer.spark.source.driver import Query, TaskPartition, plan_once, tasks_of
 from tailer.spark.source.empty_profiles import drop_empty_profiles
 from tailer.spark.source.planning import Planner
 from tailer.spark.source.reader import ClassicStreamReader, make_refusing_reader
@@ -51,8 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["ChangeReader", "TailerSource"]
 
 
-class _Query(NamedTuple):
-    """The checked options of a query, and its schema."""
+class _Checked(NamedTuple):
+    """The checked options of a query, and the state whose schema it has."""
 
     options: SourceOptions
     target: QueryTarget
@@ -77,7 +76,7 @@ class TailerSource(DataSource):
             offer_session_access()
         return "tailer"
 
-    def _check_query(self) -> _Query:
+    def _check_query(self) -> _Checked:
         """Return the checked options, and the schema of the query with its version."""
         if in_worker():
             drop_empty_profiles()
@@ -93,7 +92,7 @@ class TailerSource(DataSource):
                 columns=None if columns is None else _spell_names(columns, names, table),
             )
             _check_names(self._options, names)
-        return _Query(self._options, self._target)
+        return _Checked(self._options, self._target)
 
     def _parse_options(self, given: Mapping[str, str]) -> SourceOptions:
         """Return the options; without any of the store, it has the session's access."""
@@ -163,9 +162,12 @@ class TailerSource(DataSource):
     @one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for ``spark.read``."""
+        return ChangeReader(self._make_query(schema))
+
+    def _make_query(self, schema: StructType) -> Query:
         arrow_schema = self._make_arrow_schema(schema)
         options, target = self._check_query()
-        return ChangeReader(options, target, schema, arrow_schema)
+        return Query(options, target, schema, arrow_schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader for ``spark.readStream``, as far as this Spark supports it.
@@ -183,9 +185,7 @@ class TailerSource(DataSource):
         self, kind: type[ChangeStreamReader], schema: StructType
     ) -> ChangeStreamReader:
         """Return a reader of this kind. Raises the error."""
-        arrow_schema = self._make_arrow_schema(schema)
-        options, target = self._check_query()
-        return kind(options, target, schema, arrow_schema)
+        return kind(self._make_query(schema))
 
 
 def _list_types(schema: StructType) -> list[tuple[str, str]]:
@@ -252,21 +252,13 @@ class ChangeReader(DataSourceReader):
     has come since it was planned.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        target: QueryTarget,
-        schema: StructType,
-        arrow_schema: pa.Schema,
-    ) -> None:
-        if options.start is None or options.start_offset is not None:
+    def __init__(self, query: Query) -> None:
+        if query.options.start is None or query.options.start_offset is not None:
             raise ConfigError(
                 "a batch read needs startingVersion or startingTimestamp; a stream does not"
             )
-        self.options = options
-        self.target = target
-        self.schema = schema
-        self.arrow_schema = arrow_schema
+        self.query = query
+        self.options = query.options
 
     @one_sentence
     def partitions(self) -> Sequence[InputPartition]:
@@ -298,7 +290,7 @@ class ChangeReader(DataSourceReader):
     async def _gather_orders(
         self, planner: Planner, first: Offset, last: int
     ) -> tuple[list[Order], tuple[Removal, ...]]:
-        schema = planner.query_schema(self.target, stream=False)
+        schema = planner.query_schema(self.query.target, stream=False)
         return await planner.gather_work(first, Offset(last + 1), schema, same_table=False)
 
     async def _plan_later(
@@ -308,10 +300,6 @@ class ChangeReader(DataSourceReader):
         if not await planner.log.has_commit(first.version):
             return [], ()
         return await self._gather_orders(planner, first, await _last_version(planner))
-
-    def make_decode_options(self, removals: tuple[Removal, ...]) -> DecodeOptions:
-        """Return how the executors decode."""
-        return self.options.make_decode_options(self.target, removals)
 
     async def _find_first(self, planner: Planner, last: int) -> Offset:
         start, table = self.options.start or "", planner.log.store.root
@@ -342,16 +330,7 @@ class ChangeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows."""
         assert isinstance(partition, TaskPartition)
-        yield from self._decode_rows(partition.orders, partition.removals)
+        yield from self.query.decode_task(partition)
         if partition.newer_from is not None:
             orders, removals = plan_once(self.options, self._plan_later, partition.newer_from)
-            yield from self._decode_rows(orders, removals)
-
-    def _decode_rows(
-        self, orders: Sequence[Order], removals: tuple[Removal, ...]
-    ) -> Iterator[pa.RecordBatch]:
-        from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
-
-        return spark_batches(
-            orders, self.options, self.make_decode_options(removals), self.arrow_schema
-        )
+            yield from self.query.decode_task(TaskPartition(orders, removals))

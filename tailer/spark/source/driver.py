@@ -6,19 +6,27 @@ separate event loop, which lives as long as the reader, so that a store keeps it
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import pyarrow as pa
+from msgspec import structs
 from pyspark.sql.datasource import InputPartition
 
 from tailer.changes import Offset
 from tailer.decode.naming import Removal
+from tailer.decode.options import DecodeOptions
 from tailer.log.table import TableLog
-from tailer.spark.options import SourceOptions
+from tailer.spark.error_sentence import one_sentence
+from tailer.spark.options import QueryTarget, SourceOptions
 from tailer.spark.orders import Order, pack_orders
 from tailer.spark.source.planning import Planner
 from tailer.spark.table_store import store_portal
+from tailer.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 T = TypeVar("T")
 
@@ -42,6 +50,40 @@ class TaskPartition(InputPartition):
 
     def __repr__(self) -> str:
         return f"TaskPartition({len(self.orders)} orders)"
+
+
+class Query(NamedTuple):
+    """A query: its checked options, the state whose schema its rows have, and that schema with the
+    metadata columns. Picklable."""
+
+    options: SourceOptions
+    target: QueryTarget
+    schema: StructType
+    arrow_schema: pa.Schema
+
+    def make_decode_options(self, removals: tuple[Removal, ...]) -> DecodeOptions:
+        """Return how the executors decode: into the schema of ``target``.
+
+        ``removals`` are the column mapping removals between that version and the versions read.
+        """
+        state, version = self.target
+        return structs.replace(
+            self.options.decode,
+            target=state,
+            target_version=version,
+            removals=removals,
+            columns=self.options.columns,
+        )
+
+    @one_sentence
+    def decode_task(
+        self, task: TaskPartition, given: Store | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows; ``given`` is a store that has its files, if not the table's own."""
+        from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
+
+        decode = self.make_decode_options(task.removals)
+        return spark_batches(task.orders, self.options, decode, self.arrow_schema, given)
 
 
 def tasks_of(

@@ -10,7 +10,7 @@ meaning.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import pyarrow as pa
 from msgspec import structs
@@ -22,21 +22,12 @@ from tailer.errors import DataLoss, FileGone, OffsetError, TableError, TableRepl
 from tailer.log.same_table import find_commit_tag
 from tailer.log.starts import find_start_offset, find_start_to_keep
 from tailer.spark.error_sentence import one_sentence
-from tailer.spark.options import QueryTarget, SourceOptions
 from tailer.spark.orders import Order
-from tailer.spark.source.driver import Driver, TaskPartition, tasks_of
+from tailer.spark.source.driver import Driver, Query, TaskPartition, tasks_of
 from tailer.spark.source.planning import Budget, Planner
 from tailer.spark.source.query_schema import QuerySchema
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 T = TypeVar("T")
-
-
-def place_of(start: str) -> dict[str, Any]:
-    """Return the offset of a query that has not found its place yet."""
-    return {"format": Offset.FORMAT, "start": start}
 
 
 #: What Spark calls a stream reader for; a reader of an older Spark lacks some of them.
@@ -65,22 +56,11 @@ def make_refusing_reader(kind: type[ChangeStreamReader], error: Exception) -> Ch
 
 
 class ChangeStreamReader(DataSourceStreamReader):
-    """What all Spark versions share. The only state that matters is in the offsets.
+    """What all Spark versions share. The only state that matters is in the offsets."""
 
-    ``target`` is the query's schema with its version.
-    """
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        target: QueryTarget,
-        schema: StructType,
-        arrow_schema: pa.Schema,
-    ) -> None:
-        self.options = options
-        self.target = target
-        self.schema = schema
-        self.arrow_schema = arrow_schema
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.options = query.options
         self._driver: Driver | None = None
         self._until: int | None = None
         self._newest: int | None = None
@@ -114,7 +94,9 @@ class ChangeStreamReader(DataSourceStreamReader):
         if self.options.start_offset is not None:
             return self.options.start_offset.to_json()
         start = self.options.start or "snapshot"
-        return Offset(int(start)).to_json() if start.isdigit() else place_of(start)
+        if start.isdigit():
+            return Offset(int(start)).to_json()
+        return {"format": Offset.FORMAT, "start": start}  # it has not found its place yet
 
     @one_sentence
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -156,10 +138,7 @@ class ChangeStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows."""
         assert isinstance(partition, TaskPartition)
-        decode = self.options.make_decode_options(self.target, partition.removals)
-        from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
-
-        return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
+        return self.query.decode_task(partition)
 
     def stop(self) -> None:
         """Release the table."""
@@ -201,7 +180,7 @@ class ChangeStreamReader(DataSourceStreamReader):
     # Steps of both kinds of readers
 
     async def end_of_log(self, planner: Planner, at: Offset) -> int:
-        """Return the newest version to read to. Errors as of :func:`end_of_log`."""
+        """Return the newest version to read to. Errors as of :func:`_check_end`."""
         self._newest = newest = await planner.find_newest()
         if newest + 1 < at.version:
             await self.check_table(planner, at)
@@ -214,7 +193,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         ending = planner.options.ending
         if ending is None:
             return None
-        return int(ending) if ending.isdigit() else self.target[1]
+        return int(ending) if ending.isdigit() else self.query.target.version
 
     async def check_table(self, planner: Planner, at: Offset) -> None:
         """Check that the table is the one of a query that has read up to an offset: as it begins,
@@ -250,7 +229,7 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     def query_schema(self, planner: Planner) -> QuerySchema:
         """Return what compares versions with the query's schema."""
-        return planner.query_schema(self.target, stream=True)
+        return planner.query_schema(self.query.target, stream=True)
 
 
 #: What can be done about errors for which a feed of the daemon has commands.
@@ -281,12 +260,10 @@ class ClassicStreamReader(ChangeStreamReader):
         """Return the end of the log; never below this reader's earlier answers."""
         return self.run(self._find_latest).to_json()
 
-    def _find_beginning(self) -> Offset:
-        start = self.options.start or ""
-        return self.options.start_offset or Offset(int(start) if start.isdigit() else 0)
-
     async def _find_latest(self, planner: Planner) -> Offset:
-        newest = await self.end_of_log(planner, self._last or self._find_beginning())
+        start = self.options.start or ""
+        given = self.options.start_offset or Offset(int(start) if start.isdigit() else 0)
+        newest = await self.end_of_log(planner, self._last or given)
         if self._last is None or newest + 1 > self._last.version:
             snapshot = await planner.log.load_snapshot(newest)
             timestamp = await planner.log.find_timestamp(newest, snapshot, None)
@@ -295,13 +272,6 @@ class ClassicStreamReader(ChangeStreamReader):
         else:
             await self.check_table(planner, self._last)
         return self._last
-
-
-async def end_of_log(planner: Planner, at: Offset) -> int:
-    """Return the newest version. Errors as of :func:`_check_end`."""
-    newest = await planner.find_newest()
-    _check_end(planner, at, newest)
-    return newest
 
 
 def _check_end(planner: Planner, at: Offset, newest: int) -> None:

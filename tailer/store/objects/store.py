@@ -77,7 +77,6 @@ class ObjectStore(Store):
 
     @property
     def root(self) -> str:
-        """The table's address."""
         return self._requests.address
 
     def _find_place(self, location: str) -> Place:

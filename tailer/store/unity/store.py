@@ -81,7 +81,6 @@ class CatalogStore(Store):
 
     @property
     def root(self) -> str:
-        """The table's address."""
         return self._root
 
     # What the catalog says
