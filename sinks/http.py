@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from yarl import URL
 
 from sinks.formats.json import view_text
-from sinks.messages.http_failures import explain_http_failure
+from sinks.messages.http_session import explain_http_failure
 from sinks.messages.in_flight import IN_FLIGHT, send_requests
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import retry_attempts

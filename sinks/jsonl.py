@@ -29,13 +29,13 @@ from sinks.formats.rows import own_fields, row_objects
 from sinks.shared.delivery import build_record_form, check_form
 from sinks.shared.line_file import LineFile, try_line_file
 from sinks.shared.merge import unused_name
-from sinks.shared.own_prefix import add_prefix
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
 from tailer.process.threads import run_blocking
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 from tailer.sink.encoder import Encoder
+from tailer.sink.own_names import add_prefix
 
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The file, or `-` for standard output.", form="a file or -"),

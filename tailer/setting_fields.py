@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, fields
-from typing import Any
+from typing import Any, Self
 
-from tailer.settings import REQUIRED, Setting
+from tailer.settings import REQUIRED, Setting, SettingTable
 
 
 def declared(setting: Setting) -> Any:
@@ -16,6 +17,23 @@ def declared(setting: Setting) -> Any:
     elif isinstance(setting.default, dict):
         default = {"default_factory": setting.default.copy}
     return field(**default, repr=not setting.secret, metadata={"setting": setting})
+
+
+class DeclaredOptions:
+    """A dataclass of options, each a field of :func:`declared`."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Parse the options of a mapping; values may be text (as the command line gives them).
+
+        Raises :class:`ConfigError`, naming the key, for one that is unknown or of another type.
+        """
+        return cls(**cls.setting_table().take(options))
+
+    @classmethod
+    def setting_table(cls) -> SettingTable:
+        """Return the settings, and the names that they have elsewhere."""
+        raise NotImplementedError
 
 
 def settings_of(options: type) -> dict[str, Setting]:

@@ -15,8 +15,7 @@ import pyarrow as pa
 from yarl import URL
 
 from sinks.clickhouse.columns import quote_name
-from sinks.messages.http_failures import explain_http_failure
-from sinks.messages.http_session import open_session
+from sinks.messages.http_session import explain_http_failure, open_session
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.http_answers import (
     BodyParts,

@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from sinks.clickhouse.columns import NAMES, hold_column, hold_type
 from sinks.shared.merge import check_key, find_coming
-from sinks.shared.own_prefix import add_prefix
 from sinks.shared.row_versions import find_last_changes, number_events, number_rows
 from sinks.sql.text import ValueRefused
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
 from tailer.errors import RowsRefused
 from tailer.sink import OwnNames
+from tailer.sink.own_names import add_prefix
 
 _METADATA = tuple(field.name for field in METADATA_FIELDS)
 

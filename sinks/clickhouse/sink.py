@@ -35,13 +35,12 @@ from sinks.messages.retry import retry_attempts
 from sinks.shared.credentials import CREDENTIALS, find_credentials
 from sinks.shared.delivery import check_form
 from sinks.shared.merge import find_steps, merge_columns, physical_name, with_physical_names
-from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from sinks.shared.row_versions import find_last_version
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, TargetRefused
 from tailer.network.backoff import Backoff
 from tailer.secrets.urls import parse_url
-from tailer.settings import REQUIRED, Setting
+from tailer.settings import OWN_PREFIX_SETTING, REQUIRED, Setting
 from tailer.sink import Sink, SinkTraits
 from tailer.sink.pulling import open_portal
 

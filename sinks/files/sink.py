@@ -23,12 +23,12 @@ from sinks.files.manifest import Manifest, PublishedFile
 from sinks.files.spool import ENDINGS, Format, Spooled
 from sinks.shared.change_rows import EVENT_ID, change_rows, check_type
 from sinks.shared.delivery import check_form
-from sinks.shared.own_prefix import OWN_PREFIX_SETTING, add_prefix
 from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import TailerError, TargetRefused
 from tailer.files.durable import make_folder
-from tailer.settings import REQUIRED, Setting
+from tailer.settings import OWN_PREFIX_SETTING, REQUIRED, Setting
 from tailer.sink import OwnNames, Sink, SinkTraits
+from tailer.sink.own_names import add_prefix
 from tailer.storage import open_target
 from tailer.storage.targets import Target, translate_write_errors
 
@@ -244,6 +244,17 @@ class FilesSink(Sink):
         sizes = [file.find_size() for file in self._files.values()]
         large = max(sizes, default=0) >= self.roll_bytes or len(sizes) >= _OPEN_MAX
         return large or self._count_rows() >= self.roll_rows
+
+    async def _publish_later(self) -> None:
+        await anyio.sleep(self.roll_s)
+        async with self._turn:
+            self._timer = None
+            try:
+                await self._publish_files()
+            except Exception as e:  # noqa: BLE001  # the next call raises it
+                self._failed, self._open = e, False
+
+    # Files
 
     def _add_rows(self, batch: ChangeBatch) -> None:
         rows = change_rows(batch, self.id_column, variants=self.format == "jsonl")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from sinks.formats import oversize
 from sinks.formats.subjects import STRATEGIES
-from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from tailer.errors import ConfigError, meant
 from tailer.plugins.entry_points import installed_points, load_point
-from tailer.settings import Setting, SettingTable
+from tailer.settings import OWN_PREFIX_SETTING, Setting, SettingTable
 from tailer.sink.encoder import GROUP, Encoder
 
 if TYPE_CHECKING:

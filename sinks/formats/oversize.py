@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
-from sinks.shared.own_prefix import add_prefix
 from tailer.changes import METADATA_FIELDS, ChangeBatch
 from tailer.errors import ConfigError, RowsRefused, first_error
 from tailer.native.rowbytes import JoinedText
 from tailer.settings import Setting
 from tailer.sink import OWN_PREFIX, OwnNames
 from tailer.sink.encoder import Encoder, Records
+from tailer.sink.own_names import add_prefix
 from tailer.storage import open_target
 from tailer.storage.targets import Target
 

@@ -20,11 +20,11 @@ from sinks.formats.parts import (
     key_array,
     with_tombstones,
 )
-from sinks.shared.own_prefix import add_prefix
 from tailer.changes import ChangeBatch
 from tailer.native.rowbytes import JoinedText
 from tailer.sink import OWN_PREFIX, OwnNames
 from tailer.sink.encoder import Records
+from tailer.sink.own_names import add_prefix
 
 
 def row_objects(

@@ -1,4 +1,4 @@
-"""The session of a sink whose target answers HTTP requests one by one."""
+"""The session of a sink whose target answers HTTP requests, and why one had no answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import aiohttp
 
 from sinks.messages.tls import make_tls_context
+from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.http_answers import make_answer_timeout
+from tailer.network.reach import explain_unreached
 
 
 def open_session(
@@ -26,3 +28,15 @@ def open_session(
         headers=headers,
         middlewares=[make_answer_timeout(timeout_s)],
     )
+
+
+def explain_http_failure(where: str, e: Exception) -> TailerError:
+    """Return the error of a request to ``where``, the address in the sink's option ``url``."""
+    if isinstance(e, aiohttp.ClientConnectorCertificateError):
+        return ConfigError(
+            f"{where}: the certificate is not trusted ({e.certificate_error}); set ca_file, or "
+            "mend the server"
+        )
+    if (no_way := explain_unreached(where, e, "the option 'url'")) is not None:
+        return no_way
+    return TransientError(f"{where} does not answer ({str(e) or type(e).__name__})")

@@ -13,8 +13,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from sinks.messages.http_failures import explain_http_failure
-from sinks.messages.http_session import open_session
+from sinks.messages.http_session import explain_http_failure, open_session
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
 from tailer.network.http_answers import Oversize, read_whole_body
 from tailer.secrets import hide_secrets, keep_secrets

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.shared.merge import KeyOrder, check_key
-from sinks.shared.own_prefix import add_prefix
 from tailer.changes import COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch, Offset
 from tailer.errors import TargetRefused
+from tailer.sink.own_names import add_prefix
 
 
 @dataclass(frozen=True, slots=True)

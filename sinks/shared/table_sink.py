@@ -30,12 +30,11 @@ from sinks.shared.merge import (
     respell_names,
     with_physical_names,
 )
-from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from sinks.shared.table_copy import TableCopy, TableRepair
 from sinks.shared.target_table import Claim, ColumnChange, TargetTable
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
-from tailer.settings import Setting
+from tailer.settings import OWN_PREFIX_SETTING, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 
 

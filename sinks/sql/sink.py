@@ -15,7 +15,6 @@ import anyio.to_thread
 import pyarrow as pa
 
 from sinks.shared.delivery import check_form
-from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Claim, Database
 from sinks.sql.rehearsal import rehearse_feed
@@ -25,7 +24,7 @@ from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
-from tailer.settings import Setting
+from tailer.settings import OWN_PREFIX_SETTING, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 
 TABLE_SETTINGS: dict[str, Setting] = {

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sinks.shared.history import HistoryNames
-from sinks.shared.own_prefix import add_prefix
 from sinks.sql.database import Database, ValueRefused
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import OwnNames
+from tailer.sink.own_names import add_prefix
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,11 @@ from tailer.errors import UnsupportedTable
 OWN_PREFIX = "_"
 
 
+def add_prefix(name: str, prefix: str) -> str:
+    """Return one of our names, which begins with an underscore, with the prefix in its place."""
+    return prefix + name.removeprefix(OWN_PREFIX)
+
+
 def fold_case(name: str) -> str:
     """Return what names have in common that differ in case alone. Each character has one small
     letter: databases have no other pairs."""
@@ -34,7 +39,7 @@ class OwnNames(Struct, frozen=True):
     @classmethod
     def of(cls, *names: str, prefix: str = OWN_PREFIX, folded: bool = False) -> OwnNames:
         """Return own names, each with the prefix in place of its underscore."""
-        return cls(tuple(prefix + name.removeprefix(OWN_PREFIX) for name in names), folded)
+        return cls(tuple(add_prefix(name, prefix) for name in names), folded)
 
     def check(self, columns: Iterable[str]) -> None:
         """Raise :class:`UnsupportedTable` for a column that has one of these names, and for two

@@ -153,10 +153,9 @@ class HttpsFiles:
             link = await self._links.renew_link(location, link)
             answer = await self._request_range(link, location, offset, length, new=True)
         if answer is None:
-            raise TableError(
+            raise self._make_error(
                 "the file's server refuses a URL that the sharing server has just issued",
-                table=self._root,
-                path=location,
+                location,
                 hint="compare the clocks of the two, or ask the provider",
             )
         if size and answer.total != size:
@@ -194,9 +193,10 @@ class HttpsFiles:
                     if new or response.status not in _EXPIRED:
                         self._check_no_page(response, location)
                     return await self._read_answer(response, location, offset, length)
-        raise TableError(
-            "the file's URL leads from redirect to redirect", table=self._root, path=location
-        )
+        raise self._make_error("the file's URL leads from redirect to redirect", location)
+
+    def _make_error(self, what: str, location: str, hint: str | None = None) -> TableError:
+        return TableError(what, table=self._root, path=location, hint=hint)
 
     def _check_url(self, url: str) -> str:
         what = f"a file of {self._root}"
@@ -230,31 +230,23 @@ class HttpsFiles:
             )
         if (packed := find_packing(response.headers.get("Content-Encoding"))) is not None:
             # Ranges count the bytes of the file itself, and the request accepted no other encoding.
-            raise TableError(
-                f"the file's server sends it packed by {packed!r}", table=self._root, path=location
-            )
+            raise self._make_error(f"the file's server sends it packed by {packed!r}", location)
         state = _parse_state(response)
         span = parse_content_range(response.headers.get("Content-Range", ""))
         if status == 416:  # the range is beyond the end; the header has the file's size
             return FileRange(b"", (span.total if span else None) or offset, state)
         if status not in (200, 206):
-            raise TableError(
-                f"the file's server answered {status}", table=self._root, path=location
-            )
+            raise self._make_error(f"the file's server answered {status}", location)
         if status == 200:
             return await self._cut_whole_answer(response, location, offset, length, state)
         if span is None or span.total is None:
-            raise TableError(
-                "the file's server gave a range without saying of how much",
-                table=self._root,
-                path=location,
+            raise self._make_error(
+                "the file's server gave a range without saying of how much", location
             )
         total = span.total
         if length is None and total - offset > _AT_ONCE_BYTES_MAX:
-            raise TableError(
-                f"the file has {total} bytes, too many to be read at once",
-                table=self._root,
-                path=location,
+            raise self._make_error(
+                f"the file has {total} bytes, too many to be read at once", location
             )
         expected = max(0, total - offset) if length is None else max(0, min(length, total - offset))
         if expected and span.start != offset:
@@ -277,10 +269,9 @@ class HttpsFiles:
                 f"{self._root}, {location}: the file's server answers without a range or a length"
             )
         if total > WHOLE_BYTES_MAX:
-            raise TableError(
+            raise self._make_error(
                 "the file's server does not serve ranges, and the file is too large without",
-                table=self._root,
-                path=location,
+                location,
             )
         data = await read_at_most(response, total)
         if len(data) != total:

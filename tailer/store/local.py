@@ -46,10 +46,6 @@ def _local_path(text: str) -> Path:
     return Path(path).expanduser().absolute()
 
 
-def _is_absent(e: OSError) -> bool:
-    return e.errno in _ABSENT
-
-
 #: Two changes of a folder that are further apart than this differ in time on any file system.
 _REST_NS = 3_000_000_000
 #: The mounted file systems of this process; not on every system.
@@ -169,13 +165,13 @@ class LocalStore(Store, BlockingFiles):
                         if entry.name > start_after and entry.is_file():
                             found.append(_make_status(entry.name, entry.stat()))
                     except OSError as e:
-                        if not _is_absent(e):
+                        if e.errno not in _ABSENT:
                             raise
                         # A temporary file that was renamed meanwhile, or a link to itself.
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as e:
-            raise self._make_read_error(folder, e) from e
+            raise self._translate_error(folder, e) from e
         return found
 
     async def entries(self, address: str) -> Entries | None:
@@ -197,7 +193,9 @@ class LocalStore(Store, BlockingFiles):
 
         return await run_blocking(scan)
 
-    def _make_read_error(self, location: str, e: OSError) -> Exception:
+    def _translate_error(self, location: str, e: OSError) -> Exception:
+        if e.errno in _ABSENT:
+            return FileNotFoundError(location)
         if isinstance(e, PermissionError):
             return TableError(
                 "permission denied", table=self.root, path=location,
@@ -215,9 +213,7 @@ class LocalStore(Store, BlockingFiles):
             file = self._find_file(location)
             return _make_status(file.path.rpartition("/")[2], file.status)
         except OSError as e:
-            if _is_absent(e):
-                raise FileNotFoundError(location) from None
-            raise self._make_read_error(location, e) from e
+            raise self._translate_error(location, e) from e
 
     def blocking_files(self) -> BlockingFiles:
         return self
@@ -254,9 +250,7 @@ class LocalStore(Store, BlockingFiles):
                 data = f.read() if length is None else f.read(min(length, rest))
                 return data, _make_status(path.rpartition("/")[2], status)
         except OSError as e:
-            if _is_absent(e):
-                raise FileNotFoundError(location) from None
-            raise self._make_read_error(location, e) from e
+            raise self._translate_error(location, e) from e
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002  # the file system knows it
         return self.open_here(location)
@@ -267,9 +261,7 @@ class LocalStore(Store, BlockingFiles):
         try:
             return pa.OSFile(self._find_regular_file(location), "rb")
         except OSError as e:
-            if _is_absent(e):
-                raise FileNotFoundError(location) from None
-            raise self._make_read_error(location, e) from e
+            raise self._translate_error(location, e) from e
 
     @asynccontextmanager
     async def watch(self, folder: str) -> AsyncIterator[FolderWatch]:

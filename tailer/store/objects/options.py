@@ -20,7 +20,7 @@ from typing import Any
 
 from tailer.errors import ConfigError, TailerError
 from tailer.secrets.urls import parse_url
-from tailer.setting_fields import declared, settings_of
+from tailer.setting_fields import DeclaredOptions, declared, settings_of
 from tailer.settings import Setting, SettingTable
 from tailer.store.budget import Budget
 from tailer.store.objects.place import Place
@@ -110,7 +110,7 @@ def parse_url_option(text: str) -> str | None:
     return text or None
 
 
-def _make_spelling(*prefixes: str) -> Callable[[str], str]:
+def make_spelling(*prefixes: str) -> Callable[[str], str]:
     """Return a spelling of names without the prefixes that other tools give them."""
 
     def spell(name: str) -> str:
@@ -207,7 +207,7 @@ class CloudOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class AzureOptions(CloudOptions):
+class AzureOptions(DeclaredOptions, CloudOptions):
     """The options of Azure storage. ``elsewhere`` are the names that deltalake and Spark use."""
 
     # fmt: off
@@ -248,16 +248,10 @@ class AzureOptions(CloudOptions):
     # fmt: on
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> AzureOptions:
-        """Parse the options of a mapping. Raises :class:`ConfigError`, naming the key."""
-        return cls(**cls.setting_table().take(options))
-
-    @classmethod
     def setting_table(cls) -> SettingTable:
-        """Return the settings, and the names that they have elsewhere."""
         return SettingTable(
             "Azure's storage", settings_of(cls),
-            text=True, spelling=_make_spelling("azure_", "storage_"), answers=_ANSWERS,
+            text=True, spelling=make_spelling("azure_", "storage_"), answers=_ANSWERS,
         )  # fmt: skip
 
     def open_container(self, place: Place, credentials: Credentials | None = None) -> Any:
@@ -281,7 +275,7 @@ class AzureOptions(CloudOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class GcsOptions(CloudOptions):
+class GcsOptions(DeclaredOptions, CloudOptions):
     """The options of Google Cloud Storage."""
 
     # fmt: off
@@ -303,16 +297,10 @@ class GcsOptions(CloudOptions):
     # fmt: on
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> GcsOptions:
-        """Parse the options of a mapping. Raises :class:`ConfigError`, naming the key."""
-        return cls(**cls.setting_table().take(options))
-
-    @classmethod
     def setting_table(cls) -> SettingTable:
-        """Return the settings, and the names that they have elsewhere."""
         return SettingTable(
             "Google's storage", settings_of(cls),
-            text=True, spelling=_make_spelling("google_", "gcs_"), answers=_ANSWERS,
+            text=True, spelling=make_spelling("google_", "gcs_"), answers=_ANSWERS,
         )  # fmt: skip
 
     def open_container(self, place: Place, credentials: Credentials | None = None) -> Any:

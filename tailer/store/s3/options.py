@@ -5,14 +5,12 @@ Options that are not set come from where the AWS tools take them: environment, p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tailer.errors import ConfigError
-from tailer.setting_fields import declared, settings_of
+from tailer.setting_fields import DeclaredOptions, declared, settings_of
 from tailer.settings import Setting, SettingTable
-from tailer.store.objects.options import OF_THE_CLIENT, parse_url_option
+from tailer.store.objects.options import OF_THE_CLIENT, make_spelling, parse_url_option
 
 _MIB = 1024 * 1024
 
@@ -24,7 +22,7 @@ def _parse_encryption(text: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class S3Options:
+class S3Options(DeclaredOptions):
     """The options of the S3 store; stores with equal options share their limits.
 
     ``elsewhere`` are the names that object_store, and so deltalake, uses for them.
@@ -134,24 +132,11 @@ class S3Options:
             )
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> S3Options:
-        """Parse the options of a mapping; values may be text (as the command line gives them).
-
-        Raises :class:`ConfigError`, naming the key, for one that is unknown or of another type.
-        """
-        return cls(**cls.setting_table().take(options))
-
-    @classmethod
     def setting_table(cls) -> SettingTable:
-        """Return the settings, and the names that they have elsewhere."""
         return SettingTable(
             "the S3 store", settings_of(cls),
-            text=True, spelling=_strip_prefix, answers=_ANSWERS,
+            text=True, spelling=make_spelling("aws_"), answers=_ANSWERS,
         )  # fmt: skip
-
-
-def _strip_prefix(name: str) -> str:
-    return name.lower().removeprefix("aws_")
 
 
 _ONLY_READS = "it is for writers, and this store only reads; leave it out"

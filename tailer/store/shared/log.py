@@ -99,7 +99,7 @@ class SharedLog:
             except Refused as e:
                 raise self._make_loss_error(e, version, "the changes") from None
             await self._keep_range(commit_range)
-        return Spooled(commit_range.commit_path(version), self._commit_time(version))
+        return Spooled(commit_range.commit_path(version), self._times.get(version, 0))
 
     def _make_loss_error(self, refusal: Refused, version: int, what: str) -> TableError:
         if refusal.status == 401:
@@ -230,9 +230,6 @@ class SharedLog:
             lambda: shutil.rmtree(commit_range.folder, ignore_errors=True)
         )
         self._links.drop_links(commit_range.origin)
-
-    def _commit_time(self, version: int) -> int:
-        return self._times.get(version, 0)
 
     def known_time(self, version: int) -> int:
         """Return the time of a version in epoch ms if an answer gave it, else 0."""

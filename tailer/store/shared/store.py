@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, TableError, spilling
 from tailer.files.spill import SpillFolder
-from tailer.setting_fields import declared, settings_of
+from tailer.setting_fields import DeclaredOptions, declared, settings_of
 from tailer.settings import Setting, SettingTable
 from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, format_timestamp
@@ -45,7 +45,7 @@ _CHECKPOINT_NAME = re.compile(rf"([0-9]{{20}})\.{re.escape(_CHECKPOINT)}")
 
 
 @dataclass(frozen=True, slots=True)
-class SharingOptions:
+class SharingOptions(DeclaredOptions):
     """The options of a shared table's store."""
 
     # fmt: off
@@ -67,13 +67,8 @@ class SharingOptions:
     # fmt: on
 
     @classmethod
-    def from_options(cls, values: Mapping[str, Any]) -> Self:
-        """Parse the options in a configuration's table.
-
-        Raises :class:`ConfigError` for a wrong one.
-        """
-        table = SettingTable("a shared table", settings_of(cls), text=True)
-        return cls(**table.take(values))
+    def setting_table(cls) -> SettingTable:
+        return SettingTable("a shared table", settings_of(cls), text=True)
 
 
 class _Parts(NamedTuple):

@@ -126,8 +126,5 @@ def table_of(name: TableName, loaded: Loaded) -> CatalogTable:
 def parse_credential(one: _Credential) -> VendedCredential:
     """Return a credential of the Delta API."""
     values = {name: value for name, value in one.config.items() if value}
-    return VendedCredential(one.prefix, values, _to_seconds(one.expiration_time_ms))
-
-
-def _to_seconds(ms: int | None) -> float | None:
-    return None if ms is None else ms / 1000
+    end_ms = one.expiration_time_ms
+    return VendedCredential(one.prefix, values, None if end_ms is None else end_ms / 1000)
