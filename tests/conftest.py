@@ -234,6 +234,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    """The compiled part of the encoders is there."""
+    require("tailer.native._rowbytes, which needs a C compiler,", rowbytes.native is not None)
+
+
 @pytest.fixture(scope="module", params=["compiled", "by Arrow"])
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """All tests of a module twice: with the compiled part of the encoders, and without it."""

@@ -301,7 +301,7 @@ class KafkaBroker:
         """End the transaction, and begin to check its markers."""
         end()
         self._marker_check = self._marker_threads.submit(
-            self._check_markers, self.driver.list_written_partitions()
+            self._check_markers, self.driver.written_partitions
         )
 
     def _wait_until_settled(self) -> None:
@@ -359,5 +359,5 @@ class KafkaBroker:
             check.result()
             return
         self.driver.flush()
-        if self.driver.went_back():
+        if self.driver.went_back:
             self._check_topics(self.find_topic_ids())

@@ -11,14 +11,15 @@ from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from kafka.partitioner.default import murmur2
 
 from sinks.kafka.client.kafka_python import KafkaPythonDriver, Packed
-from sinks.kafka.client.partitioner import partitions_of_keys
 from sinks.kafka.client.record_batch import measure_records
 from sinks.kafka.cluster import Topic
 from sinks.shared.encode_ahead import Pieces, slice_batch
 from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused
+from tailer.native import rowbytes
 from tailer.sink.encoder import Encoder, Records
 
 #: The number of bytes of rows that are encoded at a time.
@@ -149,3 +150,25 @@ class TopicWriter:
 def _format_text(value: pa.Scalar) -> str:
     text = value.as_py()
     return text.decode() if isinstance(text, bytes) else str(text)
+
+
+def partitions_of_keys(keys: pa.BinaryArray, count: int) -> pa.Int32Array:
+    """Return the partition (int32, below ``count``) of each key; a null key counts as empty.
+
+    The same key goes to the same partition as from Java's and kafka-python's own producers, as long
+    as the topic keeps its number of partitions: murmur2 of the key, without its sign, modulo that
+    number.
+    """
+    hashes = pc.bit_wise_and(hash_by_murmur2(keys), pa.scalar(0x7FFFFFFF, pa.uint32()))
+    positive = hashes.cast(pa.int32())
+    divisor = pa.scalar(count, pa.int32())
+    return pc.subtract(positive, pc.multiply(pc.divide(positive, divisor), divisor))
+
+
+def hash_by_murmur2(keys: pa.BinaryArray) -> pa.UInt32Array:
+    """Return Kafka's murmur2 of each key (uint32); a null key counts as an empty one."""
+    if rowbytes.native is None:
+        hashed = [murmur2(key or b"") & 0xFFFFFFFF for key in keys.to_pylist()]
+        return pa.array(hashed, pa.uint32())
+    hashes = rowbytes.native.murmur2([rowbytes.array_part(keys, rowbytes.RAW)], len(keys))
+    return pa.Array.from_buffers(pa.uint32(), len(keys), [None, pa.py_buffer(hashes)])

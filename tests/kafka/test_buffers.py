@@ -21,15 +21,6 @@ from tests.kafka.topics import create_topic, read_topic
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-@pytest.fixture
-def compiled() -> None:
-    """Skip without the compiled module: Arrow makes each buffer by itself."""
-    from tailer.native import rowbytes
-    from tests.support.components import require
-
-    require("tailer.native._rowbytes, which needs a C compiler,", rowbytes.native is not None)
-
-
 @contextmanager
 def driver_to(broker: Broker, compression: str) -> Iterator[tuple[KafkaPythonDriver, str]]:
     topic = fresh()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
 from dataclasses import replace
 from decimal import Decimal
 
@@ -12,11 +11,9 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.partitioner.default import murmur2 as kafka_murmur2
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from sinks.formats.json import json_objects_joined
-from sinks.kafka.client.partitioner import hash_by_murmur2, partitions_of_keys
 from sinks.kafka.client.record_batch import (
     BATCH_OVERHEAD,
     Body,
@@ -27,7 +24,7 @@ from sinks.kafka.client.record_batch import (
 from tailer.native.rowbytes import JoinedText, whole_numbers
 from tailer.sink.encoder import Header, Records
 
-pytestmark = pytest.mark.usefixtures("way")
+pytestmark = pytest.mark.usefixtures("compiled")
 
 SOME_BYTES = st.binary(max_size=300)
 RECORD = st.tuples(
@@ -224,20 +221,3 @@ def test_batches_are_in_order_and_within_the_bound(
         assert size <= bytes_max or body.num_records == 1
         assert size <= sum(sizes[at : at + body.num_records])
         at += body.num_records
-
-
-@given(st.lists(st.none() | st.binary(max_size=70), max_size=200), st.integers(1, 1000))
-def test_keys_go_where_kafka_sends_them(keys: list[bytes | None], count: int) -> None:
-    array = pa.array(keys, pa.binary())
-    wanted = [kafka_murmur2(key or b"") & 0xFFFFFFFF for key in keys]
-    assert hash_by_murmur2(array).to_pylist() == wanted
-    found = partitions_of_keys(array, count).to_pylist()
-    assert found == [(h & 0x7FFFFFFF) % count for h in wanted]
-
-
-@pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 31])
-def test_many_keys_of_one_length(length: int) -> None:
-    numbers = random.Random(length)
-    keys = [numbers.randbytes(length) for _ in range(500)]
-    sliced = pa.array([b"before", *keys], pa.binary()).slice(1)
-    assert hash_by_murmur2(sliced).to_pylist() == [kafka_murmur2(key) & 0xFFFFFFFF for key in keys]

@@ -125,6 +125,7 @@ async def test_without_private_access_send_does_the_same(
     assert found[3].headers["_event_id"] == batch(1, range(50)).event_ids()[3].as_py().encode()
 
 
+@pytest.mark.usefixtures("compiled")
 async def test_this_kafka_python_is_one_whose_insides_are_known(kafka: Broker) -> None:
     async with opened(kafka.bootstrap, fresh()) as (sink, _):
         assert broker_of(sink).driver.by_batches

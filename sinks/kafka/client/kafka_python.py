@@ -23,6 +23,7 @@ from sinks.kafka.client.record_batch import Body, build_record_batches, split_by
 from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import LINGER_MS, KafkaOptions
 from tailer.errors import ConfigError, TransientError
+from tailer.native import rowbytes
 from tailer.sink.encoder import Records
 
 #: Records in the form in which they are sent: those of one batch, which is full except at the end
@@ -79,15 +80,21 @@ class KafkaPythonDriver:
             lambda **how: KafkaProducer(**settings, **how), options
         )
         producer_internals.stay_fenced(self._producer)
-        self.by_batches = producer_internals.has_known_internals(self._producer)
+        #: Whether whole batches are sent, which needs the compiled encoder; else record by record.
+        self.by_batches = rowbytes.native is not None and producer_internals.has_known_internals(
+            self._producer
+        )
         self._sent: deque[_Sent] = deque()
         self._sent_bytes = 0
         self._spare: list[bytearray] = []
         self._topics: set[str] = set()
-        self._written: set[tuple[str, int]] = set()
+        #: The partitions that the last transaction has written to.
+        self.written_partitions: set[tuple[str, int]] = set()
         #: The offsets after what was acknowledged, by partition.
         self._ends: dict[tuple[str, int], int] = {}
-        self._went_back = False
+        #: Whether records were stored at a lower offset than others before them in their partition,
+        #: as in a topic that was made again. Only what was flushed counts.
+        self.went_back = False
 
     def init_transactions(self) -> None:
         """Fence every older producer of this transactional id, and end what it left open."""
@@ -96,7 +103,7 @@ class KafkaPythonDriver:
 
     def begin_transaction(self) -> None:
         """Begin a transaction."""
-        self._written = set()
+        self.written_partitions = set()
         with translate_errors("beginning a transaction"):
             self._producer.begin_transaction()
 
@@ -117,7 +124,7 @@ class KafkaPythonDriver:
     def send(self, topic: str, partition: int, packed: Packed) -> None:
         """Send what was packed, once, to one partition. Returns when it is being sent; before that,
         waits while too many bytes are being sent."""
-        self._written.add((topic, partition))
+        self.written_partitions.add((topic, partition))
         with translate_errors(f"writing to the topic {topic}"):
             if topic not in self._topics:
                 self._producer.partitions_for(topic)  # the sender needs to know its leader
@@ -143,10 +150,6 @@ class KafkaPythonDriver:
         """Send records, in order, to one partition."""
         for packed in self.pack_records(records):
             self.send(topic, partition, packed)
-
-    def list_written_partitions(self) -> set[tuple[str, int]]:
-        """Return the partitions that the last transaction has written to."""
-        return self._written
 
     def _take_spare_buffer(self) -> bytearray | None:
         """Return the buffer of a batch that was written, if there is one."""
@@ -210,13 +213,8 @@ class KafkaPythonDriver:
         """Note at which offset something was stored; a negative one says nothing."""
         place = sent.topic, sent.partition
         if offset >= 0:
-            self._went_back = self._went_back or offset < self._ends.get(place, 0)
+            self.went_back = self.went_back or offset < self._ends.get(place, 0)
             self._ends[place] = offset + sent.count
-
-    def went_back(self) -> bool:
-        """Return whether records were stored at a lower offset than others before them in their
-        partition, as in a topic that was made again. Only what was flushed counts."""
-        return self._went_back
 
     def _flush_producer(self) -> None:
         """Send everything now: a batch that is not full would wait for more records."""
