@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from sinks.shared.merge import Step
-from sinks.sql.database import Database, KeyTaken
-from sinks.sql.files import rehearsal_of_file
+from sinks.sql.database import KeyTaken
+from sinks.sql.files import FileDatabase, FileSink
 from sinks.sql.names import NameRules
 from sinks.sql.rows import bind_rows, check_finite, make_json_comparable, read_batches
-from sinks.sql.same_file import SameFile
-from sinks.sql.sink import TABLE_SETTINGS, SqlSink
+from sinks.sql.sink import TABLE_SETTINGS
 from sinks.sql.text import check_times, is_json
-from tailer.changes import Offset
-from tailer.errors import RowsRefused, TargetRefused, TransientError, may_heal, out_of_reach
-from tailer.files.durable import make_folder
+from tailer.errors import RowsRefused, TargetRefused, may_heal, out_of_reach
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
 
@@ -40,80 +36,23 @@ _FAULTS = FaultTable(
 _BUSY_S = 5.0
 
 
-class SqliteSink(SqlSink):
-    """A copy of a table, or a log of its changes, in a SQLite file, exactly once."""
-
-    settings = SETTINGS
-    kind = "sqlite"
-
-    def __init__(self, file: SqliteFile, **table: Any) -> None:
-        super().__init__(file, **table)
-        self._file = file
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], folder: Path) -> SqliteSink:
-        """Create the sink. Options: :data:`SETTINGS`."""
-        more = dict(options)
-        return cls(SqliteFile(folder / more.pop("path")), **more)
-
-    def _look_at_target(self, feed: str) -> Offset | None:
-        return super()._look_at_target(feed) if self._file.exists() else None
-
-    def _rehearse_feed(self, feed: str, schema: pa.Schema) -> None:
-        with rehearsal_of_file(self._file.path) as path:
-            self._database = SqliteFile(path)
-            try:
-                super()._rehearse_feed(feed, schema)
-            finally:
-                self._database = self._file
-
-
-class SqliteFile(Database):
+class SqliteFile(FileDatabase):
     """A SQLite file, in write-ahead mode: others read while one process writes."""
 
     names = NameRules("SQLite", empty=True, columns_max=2000)
     numbering = "INTEGER PRIMARY KEY AUTOINCREMENT"
     faults = _FAULTS
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.location = str(path)
-        self._connection: Any = None
-        self._file = SameFile(path)
-
-    def begin_at(self, *, written: bool) -> None:
-        """Take whatever file is there; one that was ``written`` must be."""
-        self._file.written = written
-        self._file.begin()
-
-    def exists(self) -> bool:
-        """Return whether the file is there."""
-        with self._translate_errors():
-            return self.path.exists()
-
-    def connect(self, *, read_only: bool = False) -> None:
-        """Open the file, if it is not open; it must be the one that was."""
-        with self._translate_errors():
-            try:
-                self._file.check()
-            except TransientError:
-                self.abandon()
-                raise
-        if self._connection is not None:
-            return
-        with self._translate_errors():
-            if not read_only:
-                make_folder(self.path.parent)
-            mode = "ro" if read_only else "rwc"
-            # One call at a time uses it, each in any thread.
-            self._connection = sqlite3.connect(
-                f"{self.path.resolve().as_uri()}?mode={mode}",
-                uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False,
-            )  # fmt: skip
-            if not read_only:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = FULL")
-                self._file.note_opened_file()
+    def _open(self, *, read_only: bool) -> None:
+        mode = "ro" if read_only else "rwc"
+        # One call at a time uses it, each in any thread.
+        self._connection = sqlite3.connect(
+            f"{self.path.resolve().as_uri()}?mode={mode}",
+            uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
+        if not read_only:
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
 
     def abandon(self) -> None:
         """Close the file; a transaction is undone."""
@@ -238,6 +177,14 @@ class SqliteFile(Database):
         with self._translate_errors():
             cursor = self._connection.execute(query)
             yield from read_batches(self.location, cursor.fetchmany, schema)
+
+
+class SqliteSink(FileSink):
+    """A copy of a table, or a log of its changes, in a SQLite file, exactly once."""
+
+    settings = SETTINGS
+    kind = "sqlite"
+    file_class = SqliteFile
 
 
 def _keeps_values(old: pa.Field, new: pa.Field) -> bool:

@@ -12,12 +12,11 @@ import duckdb
 import pyarrow as pa
 
 from sinks.formats.json import variant_text
-from sinks.sql.database import Database, ValueRefused
+from sinks.sql.database import ValueRefused
+from sinks.sql.files import FileDatabase
 from sinks.sql.names import NameRules
-from sinks.sql.same_file import SameFile
 from tailer.changes import is_arrow_variant
 from tailer.errors import SinkRejected, TargetRefused, TransientError
-from tailer.files.durable import make_folder
 from tailer.sink import FaultTable
 
 _IS_THERE = """
@@ -44,7 +43,7 @@ _DAMAGED = "Corrupt database file"
 _WAL_BYTES_MAX = 4 * 1024**2
 
 
-class DuckdbFile(Database):
+class DuckdbFile(FileDatabase):
     """A DuckDB file, open for one process."""
 
     #: An index would have to fit into memory.
@@ -54,58 +53,30 @@ class DuckdbFile(Database):
     claim_types = ("VARCHAR", "VARCHAR", "BIGINT", "BLOB")
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.location = str(path)
+        super().__init__(path)
         self._settings = {
             "memory_limit": "512MiB",
             "threads": "2",
             "autoinstall_known_extensions": "false",
         }
-        self._connection: Any = None
-        self._file = SameFile(path)
         #: This process has written to the file, and may have left its log beside it.
         self._written = False
-
-    def begin_at(self, *, written: bool) -> None:
-        """Take whatever file is there; one that was ``written`` must be."""
-        self._file.written = written
-        self._file.begin()
 
     @property
     def is_open(self) -> bool:
         """Whether this process has the file open."""
         return self._connection is not None
 
-    def exists(self) -> bool:
-        """Return whether the file is there."""
-        with self._translate_errors():
-            return self.path.exists()
+    def _open(self, *, read_only: bool) -> None:
+        self._check_kind()
+        self._connection = self._open_connection(read_only=read_only)
+        for name, value in self._settings.items():
+            self._connection.execute(f"SET {name} = '{value}'")
+        self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
+        self._connection.execute("SET enable_progress_bar = false")  # it prints without a file
+        self._written = self._written or not read_only
 
-    def connect(self, *, read_only: bool = False) -> None:
-        """Open the file, if it is not open. Raises :class:`TransientError` if another process has
-        it."""
-        with self._translate_errors():
-            try:
-                self._file.check()
-            except TransientError:
-                self.abandon()
-                raise
-        if self._connection is not None:
-            return
-        with self._translate_errors():
-            if not read_only:
-                make_folder(self.path.parent)
-            self._check_kind()
-            self._connection = self._open(read_only=read_only)
-            for name, value in self._settings.items():
-                self._connection.execute(f"SET {name} = '{value}'")
-            self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
-            self._connection.execute("SET enable_progress_bar = false")  # it prints without a file
-            self._written = self._written or not read_only
-            if not read_only:
-                self._file.note_opened_file()
-
-    def _open(self, *, read_only: bool) -> Any:
+    def _open_connection(self, *, read_only: bool) -> Any:
         try:
             return duckdb.connect(os.fspath(self.path), read_only=read_only)
         except duckdb.ConnectionException:  # this process has it open to be written

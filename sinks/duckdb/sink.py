@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from sinks.duckdb.database import DuckdbFile
-from sinks.sql.files import rehearsal_of_file
-from sinks.sql.sink import TABLE_SETTINGS, SqlSink
+from sinks.sql.files import FileSink
+from sinks.sql.sink import TABLE_SETTINGS
 from sinks.sql.table_transactions import TableSession
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError
@@ -34,27 +30,21 @@ _LINGER_S = 0.1
 _OPEN_S_MAX = 1.0
 
 
-class DuckdbSink(SqlSink):
+class DuckdbSink(FileSink):
     """A copy of a table, or a log of its changes, in a DuckDB file, exactly once."""
 
     settings = SETTINGS
     kind = "duckdb"
+    file_class = DuckdbFile
+    _file: DuckdbFile
 
     def __init__(self, file: DuckdbFile, **table: Any) -> None:
         super().__init__(file, **table)
-        self._file = file
         self._waiting = 0
         self._opened_at = 0.0
         # The file is closed by a timer's thread, if no batch comes before.
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], folder: Path) -> DuckdbSink:
-        """Create the sink. Options: :data:`SETTINGS`."""
-        more = dict(options)
-        path = folder / more.pop("path")
-        return cls(DuckdbFile(path), **more)
 
     def prepare(self, batch: ChangeBatch) -> None:  # noqa: ARG002  # that there is one is enough
         """Note that a batch waits."""
@@ -69,15 +59,7 @@ class DuckdbSink(SqlSink):
 
     def _look_at_target(self, feed: str) -> Offset | None:
         with self._lock:
-            return super()._look_at_target(feed) if self._file.exists() else None
-
-    def _rehearse_feed(self, feed: str, schema: pa.Schema) -> None:
-        with rehearsal_of_file(self._file.path) as path:
-            self._database = DuckdbFile(path)
-            try:
-                super()._rehearse_feed(feed, schema)
-            finally:
-                self._database = self._file
+            return super()._look_at_target(feed)
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         with self._lock:

@@ -1,26 +1,23 @@
 """Kafka, as a session needs it: topics, progress, and transactions that are carried out.
 
 :class:`Broker` is what exactly-once delivery asks for, and the only part of it that blocks;
-:class:`KafkaBroker` is the one on kafka-python. A coordinator that reports a transaction as
-committed must still write its marker into each partition, and may lose one (see
-:mod:`sinks.kafka.settlement`). The next transaction's records in that partition would then share
-the outcome of those before them: if both are rolled back, the earlier records would be lost there
-without notice. So a background thread checks the markers while the next batch is read and encoded,
-and the next transaction begins only once they are all there.
+:class:`KafkaBroker` is the one on kafka-python. What is checked beside the writing, whether the
+last transaction is over and whether the topics are the same, is in
+:mod:`sinks.kafka.background_checks`.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
 from sinks.formats.load import load_encoder
+from sinks.kafka.background_checks import MarkerCheck, TopicCheck
 from sinks.kafka.client.kafka_python import KafkaPythonDriver
 from sinks.kafka.cluster import Cluster, Topic
 from sinks.kafka.feed_transactions import SeenTopic, Transaction
@@ -35,9 +32,7 @@ from tailer.errors import (
     TableError,
     TailerError,
     TargetRefused,
-    TransientError,
 )
-from tailer.network.backoff import Backoff
 
 #: The configuration of a data topic that we create. A record's timestamp is its commit's, and
 #: retention by that would delete a table's history as soon as it is written.
@@ -48,10 +43,6 @@ _PROGRESS_CONFIG = {
     "segment.bytes": str(16 * 1024 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
 }
-#: A backlog of small transactions asks for the topics' ids this often, in seconds.
-_TOPIC_CHECK_S = 0.5
-#: The pause after a failed check of markers, in seconds; doubled up to the second value.
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
 
 
 class Broker(typing.Protocol):
@@ -129,13 +120,8 @@ class KafkaBroker:
         self._patience_s = options.delivery_timeout_ms / 1000
         self._notices: str | None = None
         self._encoding = ThreadPoolExecutor(1, "kafka-encode")
-        self._background = ThreadPoolExecutor(1, "kafka-topics")
-        self._marker_threads = ThreadPoolExecutor(1, "kafka-settle")
-        self._marker_check: Future[None] | None = None
-        self._marker_error: TransientError | None = None
-        self._closed = threading.Event()
-        self._topic_check: Future[None] | None = None
-        self._topics_checked_at = time.monotonic()
+        self.markers = MarkerCheck(self.cluster, settlement, self._patience_s)
+        self._topic_check = TopicCheck(self.cluster, feed)
 
     # Topics
 
@@ -243,29 +229,31 @@ class KafkaBroker:
         return self._writers[name].encode(rows)
 
     def run(self, transaction: Transaction, rows: Sequence[tuple[str, EncodedRows]]) -> None:
-        self._wait_until_settled()
+        self.markers.wait()
         self.driver.begin_transaction()
         try:
             if rows:
-                self._begin_topic_check()
+                self._topic_check.begin(self.find_topic_ids())
             for name, encoded in rows:
                 self._writers[name].write(encoded)
             if transaction.notice is not None:
                 self._send_notice(transaction.notice)
         except (RowsRefused, TableError):
-            self._end_transaction(self.driver.abort)
+            self.driver.abort()
+            self.markers.begin(self.driver.written_partitions)
             raise
         self._send_progress(transaction.after)
-        self._finish_topic_check()
-        self._end_transaction(self.driver.commit)
+        self._topic_check.finish(self.driver, self.find_topic_ids())
+        self.driver.commit()
+        self.markers.begin(self.driver.written_partitions)
 
     def write(self, rows: Sequence[tuple[str, EncodedRows]]) -> None:
         """Write rows without a transaction; durable when this returns."""
-        self._begin_topic_check()
+        self._topic_check.begin(self.find_topic_ids())
         for name, encoded in rows:
             self._writers[name].write(encoded)
         self.driver.flush()
-        self._finish_topic_check()
+        self._topic_check.finish(self.driver, self.find_topic_ids())
 
     def announce(self, notice: Notice) -> None:
         """Write a notice without a transaction; durable when this returns."""
@@ -273,9 +261,9 @@ class KafkaBroker:
         self.driver.flush()
 
     def close(self) -> None:
-        self._closed.set()
-        for threads in (self._encoding, self._background, self._marker_threads):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._encoding.shutdown(wait=False, cancel_futures=True)
+        self.markers.close()
+        self._topic_check.close()
         with suppress(TailerError):
             if self._driver is not None:
                 self._driver.close()
@@ -294,70 +282,3 @@ class KafkaBroker:
         text = json.dumps(notice.to_json(), ensure_ascii=False, separators=(",", ":"))
         record = make_record(self.feed.encode(), text.encode(), notice.timestamp_ms)
         self.driver.send_records(self._notices, 0, record)
-
-    # The markers of the last transaction
-
-    def _end_transaction(self, end: Callable[[], None]) -> None:
-        """End the transaction, and begin to check its markers."""
-        end()
-        self._marker_check = self._marker_threads.submit(
-            self._check_markers, self.driver.written_partitions
-        )
-
-    def _wait_until_settled(self) -> None:
-        if self._marker_check is None:
-            return
-        try:
-            self._marker_check.result(self._patience_s)
-        except TimeoutError as e:
-            why = f": {self._marker_error}" if self._marker_error is not None else ""
-            raise TransientError(
-                f"it is not known after {self._patience_s:g} s whether the last transaction of "
-                f"{self.settlement.transactional_id} is over in all partitions{why}"
-            ) from e
-        self._marker_check = None
-
-    def _check_markers(self, written: Collection[tuple[str, int]]) -> None:
-        """Check until the outcome is known, however long the brokers are unavailable: readers may
-        be stuck."""
-        backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S)
-        while not self._closed.is_set():
-            try:
-                self.settlement.settle_after_commit(self.cluster, written, self._patience_s)
-            except TransientError as e:
-                self._marker_error = e
-                self._closed.wait(backoff.next_s())
-            else:
-                self._marker_error = None
-                return
-
-    # Topics that are deleted under the session
-
-    def _begin_topic_check(self) -> None:
-        """Ask for the topics' ids, while records are sent, unless that was done just now.
-
-        In between, a topic that was made again is known by its offsets, which begin again."""
-        topics = self.find_topic_ids()
-        if topics and time.monotonic() - self._topics_checked_at >= _TOPIC_CHECK_S:
-            self._topic_check = self._background.submit(self._check_topics, topics)
-
-    def _check_topics(self, topics: Mapping[str, str]) -> None:
-        self._topics_checked_at = time.monotonic()
-        found = self.cluster.find_topic_ids(topics)
-        for name, own in topics.items():
-            if found.get(name) != own:
-                raise TransientError(
-                    f"the topic {name} was deleted, or created again, since this session of feed "
-                    f"{self.feed!r} was opened; it is opened again"
-                )
-
-    def _finish_topic_check(self) -> None:
-        """Raise :class:`TransientError` if a topic is another one, or gone: before anything that
-        was sent to it counts as delivered."""
-        check, self._topic_check = self._topic_check, None
-        if check is not None:
-            check.result()
-            return
-        self.driver.flush()
-        if self.driver.went_back:
-            self._check_topics(self.find_topic_ids())

@@ -99,7 +99,7 @@ async def send_changes(
             await emit(item)
 
     sender = ItemSender(_build_shaping_emit(context, emit_changes), start)
-    await _read_data(context, sender, last, notices=False)
+    await read_in_process(context, sender, last, notices=False)
 
 
 def _build_shaping_emit(context: ReadContext, emit: Emit) -> Emit:
@@ -132,9 +132,12 @@ def _build_shaping_emit(context: ReadContext, emit: Emit) -> Emit:
     return emit_shaped
 
 
-async def read_in_process(context: ReadContext, sender: ItemSender, last: int | None) -> None:
-    """Read in this process."""
-    await _read_data(context, sender, last, notices=True)
+async def read_in_process(
+    context: ReadContext, sender: ItemSender, last: int | None, *, notices: bool = True
+) -> None:
+    """Read in this process: store -> log -> plan -> fetch -> decode."""
+    with keep_databases():
+        await _read_in_order(context, sender, last, notices=notices)
 
 
 async def send_items(
@@ -166,14 +169,6 @@ async def send_items(
             await sender(notice)
         else:
             return
-
-
-async def _read_data(
-    context: ReadContext, sender: ItemSender, last: int | None, *, notices: bool
-) -> None:
-    """Send the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
-    with keep_databases():
-        await _read_in_order(context, sender, last, notices=notices)
 
 
 async def _read_in_order(

@@ -86,14 +86,15 @@ class Begun:
     broker: KafkaBroker
 
     def commit(self) -> None:
-        self.broker._end_transaction(self.broker.driver.commit)
+        self.broker.driver.commit()
+        self.broker.markers.begin(self.broker.driver.written_partitions)
 
 
 def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Begun:
     """Begin a transaction and write a batch in it, with the progress behind it if that is asked
     for."""
     broker, session = broker_of(sink), session_of(sink)
-    broker._wait_until_settled()
+    broker.markers.wait()
     broker.driver.begin_transaction()
     written(sink, batch)
     if progress:

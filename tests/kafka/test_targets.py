@@ -75,7 +75,7 @@ class TestKnownByOffsets(KafkaTarget):
 
     @pytest.fixture(autouse=True)
     def seldom(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("sinks.kafka.broker._TOPIC_CHECK_S", 1e9)
+        monkeypatch.setattr("sinks.kafka.background_checks._TOPIC_CHECK_S", 1e9)
 
     @pytest.fixture
     def changes(self, kafka: Broker, topic: str) -> Mapping[str, Change]:

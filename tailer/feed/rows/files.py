@@ -20,6 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
+from enum import Enum, auto
 
 import anyio
 from msgspec import Struct, structs
@@ -51,13 +52,26 @@ class _Started(Struct, frozen=True, eq=False):
     task: asyncio.Task[Fetched]
 
 
+class DecodedBy(Enum):
+    """Who decodes the groups of a span."""
+
+    #: This process: files are opened ahead of their turn, where the decoding thread can't.
+    THIS_PROCESS = auto()
+    #: Others: no file is opened here, and large ones are divided among groups.
+    OTHERS = auto()
+
+
 class SpanFiles(AsyncIterator[list[SpanEntry]]):
-    """Yields the entries of a span in groups. ``finder`` finds the file to begin with. Where
-    others decode them, it ``opens`` no file, and divides large ones among groups."""
+    """Yields the entries of a span in groups. ``finder`` finds the file to begin with."""
 
     def __init__(
-        self, context: ReadContext, span: Span, finder: IndexFinder, *, opens: bool = True
+        self,
+        context: ReadContext,
+        span: Span,
+        finder: IndexFinder,
+        decoded_by: DecodedBy = DecodedBy.THIS_PROCESS,
     ) -> None:
+        opens = decoded_by is DecodedBy.THIS_PROCESS
         self._context = context
         self._span = span
         self.finder = finder

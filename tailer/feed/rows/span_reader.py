@@ -37,7 +37,7 @@ from tailer.feed.read_context import EmitBatch, ReadContext, RemoteDecoder
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.decoding import SpanDecoder
-from tailer.feed.rows.files import GROUP_BYTES, SpanFiles, open_files
+from tailer.feed.rows.files import GROUP_BYTES, DecodedBy, SpanFiles, open_files
 from tailer.feed.rows.group_lanes import LANES, Use, decode_in_lanes
 from tailer.feed.rows.span import Span, SpanEntry, Step
 from tailer.process.threads import run_blocking
@@ -93,7 +93,8 @@ async def decode_span(
     remote, known_bytes = context.remote, span.known_bytes
     if known_bytes is not None and remote is not None and known_bytes <= remote.here_bytes_max:
         remote = None
-    async with aclosing(SpanFiles(context, span, finder, opens=remote is None)) as groups:
+    decoded_by = DecodedBy.THIS_PROCESS if remote is None else DecodedBy.OTHERS
+    async with aclosing(SpanFiles(context, span, finder, decoded_by)) as groups:
         if remote is not None:
             await _decode_remotely(context, remote, groups, decode, use)
         elif finder.skip.remaining or (known_bytes is not None and known_bytes <= GROUP_BYTES):
