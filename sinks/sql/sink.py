@@ -15,10 +15,9 @@ import anyio.to_thread
 import pyarrow as pa
 
 from sinks.shared.delivery import check_form
-from sinks.sql.copy import SqlCopy
+from sinks.sql.copies import SqlCopy, SqlRepair
 from sinks.sql.database import Claim, Database
 from sinks.sql.rehearsal import rehearse_feed
-from sinks.sql.repair import SqlRepair
 from sinks.sql.table_rows import TableForm, TableRows
 from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter

@@ -35,10 +35,3 @@ def tombstone_retention_ms(metadata: Metadata) -> int:
     """Return how long, in ms, removed files are kept before VACUUM may delete them."""
     key = "delta.deletedFileRetentionDuration"
     return parse_interval_ms(metadata.configuration.get(key, "interval 1 week"))
-
-
-def log_retention_ms(metadata: Metadata) -> int:
-    """Return how long, in ms, commits are kept before the log's cleanup may delete them."""
-    return parse_interval_ms(
-        metadata.configuration.get("delta.logRetentionDuration", "interval 30 days")
-    )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tailer.delta.actions import Metadata
-from tailer.delta.properties import log_retention_ms, parse_interval_ms, tombstone_retention_ms
+from tailer.delta.properties import parse_interval_ms, tombstone_retention_ms
 from tailer.errors import CorruptLog
 
 DAY_MS = 86_400_000
@@ -32,6 +32,5 @@ def test_what_is_no_fixed_interval_is_refused(text: str) -> None:
 def test_retention_defaults_are_deltas_own() -> None:
     plain = Metadata("id", "{}", (), {})
     assert tombstone_retention_ms(plain) == 7 * DAY_MS
-    assert log_retention_ms(plain) == 30 * DAY_MS
-    short = Metadata("id", "{}", (), {"delta.logRetentionDuration": "interval 1 day"})
-    assert log_retention_ms(short) == DAY_MS
+    short = Metadata("id", "{}", (), {"delta.deletedFileRetentionDuration": "interval 1 day"})
+    assert tombstone_retention_ms(short) == DAY_MS
