@@ -31,7 +31,8 @@ from sinks.messages.in_flight import IN_FLIGHT, send_requests
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import make_tls_context
+from sinks.messages.tls import CA_FILE, find_ca_file, make_tls_context
+from sinks.shared.options import make_timeout
 from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TailerError, TransientError
@@ -104,18 +105,14 @@ SETTINGS: dict[str, Setting] = {
     ),
     "headers": Setting("table", {}, "Additional headers, for example "
         "`Authorization`.", secret=True),
-    "ca_file": Setting(
-        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
-        advanced=True,
-    ),
+    "ca_file": CA_FILE,
     "request_events_max": Setting("whole", 1000, "Maximum events per request.", most=100_000,
         advanced=True),
     "request_bytes_max": Setting(
         "whole", _MIB, "Maximum bytes per request.", unit="bytes", least=1024, most=256 * _MIB,
         advanced=True,
     ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
+    "timeout_s": make_timeout(30),
     "key": Setting("texts", [], "Columns that identify a row: its events arrive in their order."),
     "in_flight": IN_FLIGHT,
     "table": Setting(
@@ -163,14 +160,14 @@ class HttpSink(MessageSink):
         for name, value in self.headers.items():
             if not isinstance(value, str):
                 raise ConfigError(f"option 'headers' of sink 'http': {name!r} is not a string")
-        self.ca_file = folder / options["ca_file"] if options["ca_file"] else None
+        self.ca_file = find_ca_file(options, folder)
         # The brackets of the list, and a comma after each event.
         most, remedy = options["request_bytes_max"] - 2, "increase request_bytes_max, "
         self.limits = Limits(options["request_events_max"], most, overhead=1, remedy=remedy)
         self.timeout_s = options["timeout_s"]
         self.in_flight = options["in_flight"]
         # A path or a query may have a token.
-        self._place = f"{url.scheme}://{url.server}" + (f":{url.port}" if url.port else "")
+        self._place = url.origin
         self._keys: Sequence[bytes] = options["secrets"]
         self._http: aiohttp.ClientSession | None = None
 

@@ -29,6 +29,7 @@ from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
 from sinks.shared.misread import translate_misreads
+from sinks.shared.options import make_timeout
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
 from tailer.network.backoff import Backoff
@@ -63,8 +64,7 @@ CONNECTION: dict[str, Setting] = {
         "text", "", "Address of the service, if not AWS.", form="http(s)://host[:port]",
         parse=_check_address, unset="`AWS_ENDPOINT_URL`, or AWS", advanced=True,
     ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
+    "timeout_s": make_timeout(30),
     "in_flight": IN_FLIGHT,
     "format": FORMAT,
 }  # fmt: skip

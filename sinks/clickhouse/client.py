@@ -6,25 +6,17 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 import pyarrow as pa
-from yarl import URL
 
 from sinks.clickhouse.columns import quote_name
-from sinks.messages.http_session import explain_http_failure, open_session
+from sinks.messages.http_session import HttpClient
 from tailer.errors import ConfigError, TailerError, TransientError
-from tailer.network.http_answers import (
-    BodyParts,
-    Oversize,
-    read_at_most,
-    read_whole_body,
-)
+from tailer.network.http_answers import BodyParts, read_at_most, read_whole_body
 from tailer.secrets import hide_secrets
-from tailer.secrets.urls import Url
 from tailer.sink import FaultTable
 
 #: By the name of the server's error, or by the status of an answer that has none. What is not here
@@ -68,33 +60,16 @@ _INSERT = {
 _READ = {"output_format_arrow_string_as_string": "0"}
 
 
-class ClickHouseClient:
+class ClickHouseClient(HttpClient):
     """A connection to one server, or to the load balancer before it."""
 
-    def __init__(
-        self, url: Url, login: tuple[str, str] | None, ca_file: Path | None, timeout_s: float
-    ) -> None:
-        self.location = f"{url.scheme}://{url.server}" + (f":{url.port}" if url.port else "")
-        self._base = URL(f"{self.location}{url.path.rstrip('/')}/", encoded=True)
-        self._login = login
-        self._ca_file = ca_file
-        self._timeout_s = timeout_s
-        self._http: aiohttp.ClientSession | None = None
+    kind = "clickhouse"
 
-    async def connect(self) -> None:
-        """Get ready; nothing is sent."""
-        await self.aclose()
-        headers = {}
-        if self._login is not None:
-            headers = {"X-ClickHouse-User": self._login[0], "X-ClickHouse-Key": self._login[1]}
-        self._http = open_session(
-            "clickhouse", self._ca_file, headers, timeout_s=self._timeout_s, connections=4
-        )
-
-    async def aclose(self) -> None:
-        http, self._http = self._http, None
-        if http is not None:
-            await http.close()
+    def _build_headers(self) -> Mapping[str, str]:
+        user, password = self._url.user or "default", self._url.password or ""
+        if not self._url.user and not password:
+            return {}
+        return {"X-ClickHouse-User": user, "X-ClickHouse-Key": password}
 
     async def run(self, statement: str) -> bytes:
         """Run a statement; return what it answers."""
@@ -137,22 +112,16 @@ class ClickHouseClient:
         self, query: Mapping[str, str], body: bytes
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         """Provide the answer of a request that went well."""
-        assert self._http is not None, "the client is connected"
         name = secrets.token_hex(8)
         url = self._base.with_query({**_EVERY, **query, "query_id": name})
-        try:
-            async with self._http.post(url, data=body, allow_redirects=False) as answer:
-                code = answer.headers.get("X-ClickHouse-Exception-Code")
-                if answer.status != 200 or code is not None:
-                    said = (await read_at_most(answer, _SAID_BYTES)).decode(errors="replace")
-                    raise self._explain_error(answer.status, said, code)
-                if answer.headers.get("X-ClickHouse-Query-Id") != name:
-                    raise TransientError(f"{self.location}: an answer that is not ClickHouse's")
-                yield answer
-        except Oversize as e:
-            raise TransientError(f"{self.location}: an answer without end") from e
-        except (aiohttp.ClientError, OSError) as e:
-            raise explain_http_failure(self.location, e) from e
+        async with self._request("POST", url, body) as answer:
+            code = answer.headers.get("X-ClickHouse-Exception-Code")
+            if answer.status != 200 or code is not None:
+                said = (await read_at_most(answer, _SAID_BYTES)).decode(errors="replace")
+                raise self._explain_error(answer.status, said, code)
+            if answer.headers.get("X-ClickHouse-Query-Id") != name:
+                raise TransientError(f"{self.location}: an answer that is not ClickHouse's")
+            yield answer
 
     def _explain_error(self, status: int, said: str, code: str | None) -> TailerError:
         """Return our error of one of the server's; what it says may repeat a secret."""

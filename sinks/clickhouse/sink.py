@@ -32,9 +32,10 @@ from sinks.clickhouse.copy import ClickHouseCopy, ClickHouseRepair
 from sinks.clickhouse.progress import COMMENT, ProgressRows, write_columns
 from sinks.clickhouse.rows import RowMaker
 from sinks.messages.retry import retry_attempts
-from sinks.shared.credentials import CREDENTIALS, find_credentials
+from sinks.messages.tls import CA_FILE
 from sinks.shared.delivery import check_form
 from sinks.shared.merge import find_steps, merge_columns, physical_name, with_physical_names
+from sinks.shared.options import CREDENTIALS, make_timeout
 from sinks.shared.row_versions import find_last_version
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, TargetRefused
@@ -59,14 +60,11 @@ SETTINGS: dict[str, Setting] = {
     ),
     "key": Setting("texts", [], "Of a copy: the columns that identify a row."),
     "own_prefix": OWN_PREFIX_SETTING,
-    "ca_file": Setting(
-        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
-        advanced=True,
-    ),
-    "timeout_s": Setting("number", 60, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
+    "ca_file": CA_FILE,
+    "timeout_s": make_timeout(60),
 }  # fmt: skip
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.2, 10.0
+_CONNECTIONS = 4
 
 
 class ClickHouseSink(Sink):
@@ -83,11 +81,7 @@ class ClickHouseSink(Sink):
                 "option 'key' of sink 'clickhouse': "
                 + ("a log has none" if self._is_log else "name the columns that identify a row")
             )
-        url = options["url"]
-        user, password = find_credentials("clickhouse", "url", options, url.user, url.password)
-        login = (user or "default", password or "") if user or password else None
-        ca_file = folder / options["ca_file"] if options["ca_file"] else None
-        self.client = ClickHouseClient(url, login, ca_file, options["timeout_s"])
+        self.client = ClickHouseClient(options, folder)
         self._given = options
         self._maker = RowMaker.of(key, options["own_prefix"])
         self.traits = SinkTraits(
@@ -145,7 +139,7 @@ class ClickHouseSink(Sink):
     async def _load_progress(self, feed: str) -> None:
         table = self._given["table"] or feed
         NAMES.check_table(table)
-        await self.client.connect()
+        await self.client.connect(_CONNECTIONS)
         self._progress = ProgressRows(self.client, self._given["database"], table)
         self._table = f"{quote_name(self._given['database'])}.{quote_name(table)}"
         await self._progress.load()

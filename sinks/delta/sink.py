@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from sinks.delta.table import FAULTS, DeltaTarget
 from sinks.shared.change_rows import check_type
-from sinks.shared.table_sink import TableSink, make_settings
+from sinks.shared.options import make_table_settings
+from sinks.shared.table_sink import TableSink
 from tailer.changes import is_arrow_variant
 from tailer.errors import TargetRefused
 from tailer.settings import REQUIRED, Setting
@@ -20,7 +21,7 @@ from tailer.storage.targets import LocalTarget
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The target table: a folder, or an address that deltalake "
         "accepts."),
-    **make_settings(("mirror", "history", "log")),
+    **make_table_settings(("mirror", "history", "log")),
     "storage_options": Setting(
         "table", {}, "Storage options of deltalake, all strings.", secret=True,
     ),

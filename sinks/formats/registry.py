@@ -23,6 +23,7 @@ import aiohttp
 from msgspec import structs
 from yarl import URL
 
+from sinks.messages.tls import CA_FILE
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError, printable
 from tailer.network.http_answers import Oversize, read_whole_body
 from tailer.network.reach import explain_unreached
@@ -38,10 +39,7 @@ REGISTRY: dict[str, Setting] = {
     "user": Setting("text", "", "User name, with `password`."),
     "password": Setting("text", "", "Password of `user`.", secret=True),
     "token": Setting("text", "", "Bearer token, instead of a user.", secret=True, advanced=True),
-    "ca_file": Setting(
-        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
-        advanced=True,
-    ),
+    "ca_file": CA_FILE,
     "client_cert": Setting("text", "", "PEM file of the client's certificate and key.",
         advanced=True),
     "auto_register": Setting(

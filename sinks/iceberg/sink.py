@@ -17,7 +17,8 @@ from sinks.iceberg.patches import patch_pyiceberg
 from sinks.iceberg.table import FAULTS, IcebergTarget
 from sinks.iceberg.types import check_names
 from sinks.shared.change_rows import check_type
-from sinks.shared.table_sink import TableSink, make_settings
+from sinks.shared.options import make_table_settings
+from sinks.shared.table_sink import TableSink
 from tailer.changes import is_arrow_variant
 from tailer.settings import REQUIRED, Setting
 
@@ -55,7 +56,7 @@ _TABLES = ("auth", "ssl")
 SETTINGS: dict[str, Setting] = {
     "table": Setting("text", REQUIRED, "The target table, in a namespace.",
         form="namespace.name, without ? and #", parse=_parse_name),
-    **make_settings(("mirror", "log")),
+    **make_table_settings(("mirror", "log")),
     "catalog": Setting(
         "table", {}, "The catalog, by pyiceberg's properties: `name`, `type`, `uri`, `warehouse`, "
         "and those of its store.", secret=True, parse=_parse_properties,

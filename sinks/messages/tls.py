@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tailer.errors import ConfigError
+from tailer.settings import Setting
+
+CA_FILE = Setting(
+    "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
+    advanced=True,
+)  # fmt: skip
+
+
+def find_ca_file(options: Mapping[str, Any], folder: Path) -> Path | None:
+    """Return the file of the option ``ca_file``, which is relative to ``folder``; None without."""
+    return folder / options["ca_file"] if options["ca_file"] else None
 
 
 def make_tls_context(kind: str, ca_file: Path | None) -> ssl.SSLContext | None:

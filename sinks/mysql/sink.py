@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
-
+from sinks.messages.tls import CA_FILE, find_ca_file
 from sinks.mysql.database import Mysql
-from sinks.shared.credentials import CREDENTIALS, find_credentials
+from sinks.shared.options import CREDENTIALS, find_url
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
@@ -32,10 +31,7 @@ SETTINGS: dict[str, Setting] = {
         "flag", True, "Encrypt the connection and verify the server; disable it only on this "
         "machine or a trusted network.", advanced=True,
     ),
-    "ca_file": Setting(
-        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
-        advanced=True,
-    ),
+    "ca_file": CA_FILE,
     "timeout_s": Setting(
         "number", 60, "How long to wait for an answer; three quarters of it for a lock.",
         unit="seconds", advanced=True,
@@ -53,12 +49,8 @@ class MysqlSink(SqlSink):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> MysqlSink:
         """Create the sink. Options: :data:`SETTINGS`."""
-        more = dict(options)
-        url, ca = more.pop("url"), more.pop("ca_file")
-        user, password = find_credentials("mysql", "url", more, url.user, url.password)
         database = Mysql(
-            structs.replace(url, user=user, password=password),
-            tls=more.pop("tls"), ca_file=folder / ca if ca else None,
-            timeout_s=more.pop("timeout_s"),
+            find_url("mysql", options), tls=options["tls"], ca_file=find_ca_file(options, folder),
+            timeout_s=options["timeout_s"],
         )  # fmt: skip
-        return cls(database, **{name: more[name] for name in TABLE_SETTINGS})
+        return cls(database, **{name: options[name] for name in TABLE_SETTINGS})

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sinks.formats.json_formats import FORMAT
+from sinks.messages.tls import CA_FILE
 from sinks.nats.mirror import NatsMirror
 from sinks.nats.stream import NatsStream
-from sinks.shared.credentials import CREDENTIALS
+from sinks.shared.options import CREDENTIALS, make_timeout
 from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 
@@ -39,12 +40,8 @@ SETTINGS: dict[str, Setting] = {
     "create": Setting("flag", True, "Create the stream and the buckets if they are missing.",
         advanced=True),
     "credentials_file": Setting("text", "", "File with the account's JWT and seed.", advanced=True),
-    "ca_file": Setting(
-        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
-        advanced=True,
-    ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
+    "ca_file": CA_FILE,
+    "timeout_s": make_timeout(30),
     "format": FORMAT,
 }  # fmt: skip
 

@@ -25,10 +25,10 @@ import pyarrow as pa
 from sinks.formats.json_formats import keyed_settings
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import is_distrusted, make_tls_context
+from sinks.messages.tls import find_ca_file, is_distrusted, make_tls_context
 from sinks.nats.progress import Progress
-from sinks.shared.credentials import find_credentials
 from sinks.shared.misread import translate_misreads
+from sinks.shared.options import find_credentials
 from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import (
@@ -101,7 +101,7 @@ class NatsStream(MessageSink):
         user, password = find_credentials("nats", "servers", options, first.user, first.password)
         file = options["credentials_file"]
         self._login = client.Login(user, password, str(folder / file) if file else None)
-        self._ca = folder / options["ca_file"] if options["ca_file"] else None
+        self._ca = find_ca_file(options, folder)
         self._location = f"NATS at {','.join(url.host_port(client.PORT) for url in self._servers)}"
         self._client: Any = None
         self._jetstream: Any = None

@@ -21,8 +21,8 @@ from sinks.postgres.vectors import (
     vector_text,
 )
 from sinks.postgres.waiting import make_connection_class
-from sinks.shared.credentials import find_credentials
 from sinks.shared.misread import translate_misreads
+from sinks.shared.options import find_credentials
 from sinks.sql.database import CLAIMS, Database, KeyTaken
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.text import (

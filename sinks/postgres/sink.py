@@ -8,7 +8,7 @@ from typing import Any
 
 from sinks.postgres.database import Postgres
 from sinks.postgres.vectors import parse_vectors
-from sinks.shared.credentials import CREDENTIALS
+from sinks.shared.options import CREDENTIALS
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.settings import Setting
 

@@ -25,6 +25,7 @@ from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
 from sinks.shared.misread import translate_misreads
+from sinks.shared.options import make_timeout
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
 from tailer.network.backoff import Backoff
@@ -85,8 +86,7 @@ SETTINGS: dict[str, Setting] = {
         "whole", 0, "Number of ordering keys that share the rows, by a hash of their `key`; 0 "
         "gives each row its own.", least=0, most=1_000_000, advanced=True,
     ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
+    "timeout_s": make_timeout(30),
     "in_flight": structs.replace(IN_FLIGHT, default=64),
     "format": FORMAT,
 }  # fmt: skip

@@ -16,15 +16,14 @@ from typing import Any, TypeVar
 import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import structs
 
 from sinks.formats.json_formats import FORMAT
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import is_distrusted, make_tls_context
+from sinks.messages.tls import CA_FILE, find_ca_file, is_distrusted, make_tls_context
 from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
 from sinks.rabbitmq.pace import Pace, find_pace
-from sinks.shared.credentials import CREDENTIALS, find_credentials
+from sinks.shared.options import CREDENTIALS, find_url, make_timeout
 from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
@@ -64,12 +63,8 @@ SETTINGS: dict[str, Setting] = {
         "text", "quorum", "Type of the queue that is declared.",
         choices=("quorum", "classic", "stream"), advanced=True,
     ),
-    "ca_file": Setting(
-        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
-        advanced=True,
-    ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
+    "ca_file": CA_FILE,
+    "timeout_s": make_timeout(30),
     "format": FORMAT,
 }  # fmt: skip
 #: What is on its way before the broker has confirmed the first of them; a single message may have
@@ -113,14 +108,10 @@ class RabbitmqSink(MessageSink):
         for name in self.places:
             if _NOT_IN_NAMES.search(options[name]):
                 raise ConfigError(f"option {name!r} of sink 'rabbitmq' has a line break in it")
-        self._ca = folder / options["ca_file"] if options["ca_file"] else None
-        url = options["url"]
-        user, password = find_credentials("rabbitmq", "url", options, url.user, url.password)
-        self._url, self._tls = (
-            structs.replace(url, user=user, password=password),
-            url.scheme == "amqps",
-        )
-        self._location = f"RabbitMQ at {url.host_port(5671 if self._tls else 5672)}"
+        self._ca = find_ca_file(options, folder)
+        self._url = find_url("rabbitmq", options)
+        self._tls = self._url.scheme == "amqps"
+        self._location = f"RabbitMQ at {self._url.host_port(5671 if self._tls else 5672)}"
         self._channel: Channel | None = None
         self._pace = Pace()
         self._asked = False  # for what the queue takes

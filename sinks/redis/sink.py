@@ -7,12 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
-
 from sinks.formats.json_formats import FORMAT
 from sinks.redis.mirror import RedisMirror
 from sinks.redis.stream import RedisStream
-from sinks.shared.credentials import CREDENTIALS, find_credentials
+from sinks.shared.options import CREDENTIALS, find_url, make_timeout
 from tailer.secrets.urls import parse_url
 from tailer.settings import REQUIRED, Setting
 
@@ -36,8 +34,7 @@ SETTINGS: dict[str, Setting] = {
         "text", "{feed}:", "Of a copy: what the keys of its rows begin with; `{feed}` is replaced "
         "by the feed's name.", advanced=True,
     ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
+    "timeout_s": make_timeout(30),
     "format": FORMAT,
 }  # fmt: skip
 
@@ -50,7 +47,5 @@ class RedisSink(RedisStream):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisStream:  # noqa: ARG003  # no paths
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        url = options["url"]
-        user, password = find_credentials("redis", "url", options, url.user, url.password)
-        url = structs.replace(url, user=user, password=password)
-        return (RedisMirror if options["mode"] == "mirror" else cls)(url, options)
+        made = RedisMirror if options["mode"] == "mirror" else cls
+        return made(find_url("redis", options), options)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import aiohttp
 import msgspec
 from yarl import URL
 
-from sinks.messages.http_session import explain_http_failure, open_session
+from sinks.messages.http_session import HttpClient
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
-from tailer.network.http_answers import Oversize, read_whole_body
+from tailer.network.http_answers import read_whole_body
 from tailer.secrets import hide_secrets, keep_secrets
-from tailer.secrets.urls import Url
 from tailer.sink import FaultTable
 
 #: By the type of the engine's error, or by the status of an answer that has none. What is not here
@@ -37,31 +34,18 @@ _SAID_CHARACTERS = 500
 _JSON = "application/json"
 
 
-class SearchClient:
+class SearchClient(HttpClient):
     """A connection to one engine, or to the load balancer before several nodes."""
 
-    def __init__(
-        self, url: Url, login: tuple[str, str] | None, ca_file: Path | None, timeout_s: float
-    ) -> None:
-        self.location = f"{url.scheme}://{url.server}" + (f":{url.port}" if url.port else "")
-        self._base = URL(f"{self.location}{url.path.rstrip('/')}/", encoded=True)
-        self._headers = {} if login is None else {"Authorization": _encode_login(login)}
-        self._ca_file = ca_file
-        self._timeout_s = timeout_s
-        self._http: aiohttp.ClientSession | None = None
+    kind = "search"
 
-    async def connect(self, connections: int) -> None:
-        """Get ready; nothing is sent."""
-        await self.aclose()
-        self._http = open_session(
-            "search", self._ca_file, self._headers, timeout_s=self._timeout_s,
-            connections=connections,
-        )  # fmt: skip
-
-    async def aclose(self) -> None:
-        http, self._http = self._http, None
-        if http is not None:
-            await http.close()
+    def _build_headers(self) -> Mapping[str, str]:
+        user, password = self._url.user or "", self._url.password or ""
+        if not user and not password:
+            return {}
+        pair = b64encode(f"{user}:{password}".encode()).decode()
+        keep_secrets((pair,))
+        return {"Authorization": f"Basic {pair}"}
 
     async def call(
         self,
@@ -96,21 +80,13 @@ class SearchClient:
         self, method: str, path: str, body: Any = None, **query: str
     ) -> tuple[int, bytes]:
         """Return status and body of an answer."""
-        assert self._http is not None, "the client is connected"
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         kind = "application/x-ndjson" if isinstance(body, bytes) else _JSON
         url = self._base.join(URL(path, encoded=True)).with_query(query)
-        try:
-            async with self._http.request(
-                method, url, data=data, headers={"Content-Type": kind, "Accept": _JSON},
-                allow_redirects=False,
-            ) as answer:  # fmt: skip
-                parts = await read_whole_body(answer, _ANSWER_BYTES_MAX)
-                return answer.status, b"".join(parts)
-        except Oversize as e:
-            raise TransientError(f"{self.location}: an answer without end") from e
-        except (aiohttp.ClientError, OSError) as e:
-            raise explain_http_failure(self.location, e) from e
+        headers = {"Content-Type": kind, "Accept": _JSON}
+        async with self._request(method, url, data, headers) as answer:
+            parts = await read_whole_body(answer, _ANSWER_BYTES_MAX)
+            return answer.status, b"".join(parts)
 
     def make_error(self, code: str, what: str, *, has_rows: bool = False) -> TailerError:
         """Return our error of one of the engine's; what it says may repeat a secret. What has no
@@ -121,12 +97,6 @@ class SearchClient:
         if not has_rows and FAULTS.verdict(code) in ("rows", "unclear"):
             return TargetRefused(said)
         return FAULTS.error(code, said)
-
-
-def _encode_login(login: tuple[str, str]) -> str:
-    pair = b64encode(":".join(login).encode()).decode()
-    keep_secrets((pair,))
-    return f"Basic {pair}"
 
 
 def _decode_object(answer: bytes) -> dict[str, Any] | None:

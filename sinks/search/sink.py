@@ -25,14 +25,15 @@ from sinks.messages.in_flight import send_requests
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
+from sinks.messages.tls import CA_FILE
 from sinks.search.client import FAULTS, SearchClient, read_error
 from sinks.search.copy import SearchCopy, SearchRepair, check_shards, list_hits
 from sinks.search.documents import SEQ, make_copy_actions, make_log_actions, make_removals
 from sinks.search.mapping import check_names, make_index, map_schema
 from sinks.search.progress import ProgressDocument
-from sinks.shared.credentials import CREDENTIALS, find_credentials
 from sinks.shared.delivery import check_form
 from sinks.shared.json_copy import add_columns
+from sinks.shared.options import CREDENTIALS, make_timeout
 from sinks.shared.row_versions import find_last_version
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import ConfigError, TargetRefused, TransientError
@@ -60,12 +61,8 @@ SETTINGS: dict[str, Setting] = {
         "events.", choices=("mirror", "log"),
     ),
     "key": Setting("texts", [], "Of a copy: the columns that identify a row."),
-    "ca_file": Setting(
-        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
-        advanced=True,
-    ),
-    "timeout_s": Setting("number", 60, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
+    "ca_file": CA_FILE,
+    "timeout_s": make_timeout(60),
 }  # fmt: skip
 #: What an engine takes by itself is 100 MiB.
 _LIMITS = Limits(5000, 8 * _MIB, message_bytes=95 * _MIB)
@@ -109,11 +106,7 @@ class SearchSink(MessageSink):
                 "option 'key' of sink 'search': "
                 + ("a log has none" if self._is_log else "name the columns that identify a row")
             )
-        url = options["url"]
-        user, password = find_credentials("search", "url", options, url.user, url.password)
-        ca_file = folder / options["ca_file"] if options["ca_file"] else None
-        login = (user or "", password or "") if user or password else None
-        self.client = SearchClient(url, login, ca_file, options["timeout_s"])
+        self.client = SearchClient(options, folder)
         self.given = options
         own = OwnNames.of("_event_id", "_origin", "_row_id", SEQ) if self._is_log else NO_NAMES
         self.traits = SinkTraits(

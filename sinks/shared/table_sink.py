@@ -5,7 +5,7 @@ Rows and offset are in one commit, so each change is in the table exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,24 +34,7 @@ from sinks.shared.table_copy import TableCopy, TableRepair
 from sinks.shared.target_table import Claim, ColumnChange, TargetTable
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
-from tailer.settings import OWN_PREFIX_SETTING, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
-
-
-def make_settings(modes: Sequence[str]) -> dict[str, Setting]:
-    """Return the options that all of them have."""
-    return {
-        "mode": Setting(
-            "text", "mirror", "Keep a copy of the table, or one of all its versions, or a log of "
-            "its change events." if "history" in modes else "Keep a copy of the table, or a log "
-            "of its change events.", choices=tuple(modes),
-        ),
-        "key": Setting(
-            "texts", [], "Not of a log: the columns that identify a row; without them, row ids do.",
-        ),
-        "own_prefix": OWN_PREFIX_SETTING,
-    }  # fmt: skip
-
 
 _ROW_ID = "_row_id"
 

@@ -15,6 +15,7 @@ import anyio.to_thread
 import pyarrow as pa
 
 from sinks.shared.delivery import check_form
+from sinks.shared.options import make_table_settings
 from sinks.sql.copies import SqlCopy, SqlRepair
 from sinks.sql.database import Claim, Database
 from sinks.sql.rehearsal import rehearse_feed
@@ -23,19 +24,12 @@ from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
-from tailer.settings import OWN_PREFIX_SETTING, Setting
+from tailer.settings import Setting
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 
 TABLE_SETTINGS: dict[str, Setting] = {
     "table": Setting("text", "", "The table to write.", unset="the feed's name"),
-    "mode": Setting(
-        "text", "mirror", "Keep a copy of the table, or one of all its versions, or a log of its "
-        "change events.", choices=("mirror", "history", "log"),
-    ),
-    "key": Setting(
-        "texts", [], "Not of a log: the columns that identify a row; without them, row ids do.",
-    ),
-    "own_prefix": OWN_PREFIX_SETTING,
+    **make_table_settings(("mirror", "history", "log")),
     "create": Setting(
         "flag", True, "Create the table. If false, it must exist, empty and with the right "
         "columns.", advanced=True,

@@ -52,6 +52,11 @@ class Url(Struct, frozen=True):
         """The host as it is written before a port."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, without what may be a secret."""
+        return f"{self.scheme}://{self.server}" + (f":{self.port}" if self.port else "")
+
     def host_port(self, port: int) -> str:
         """Return host and port for messages; ``port`` is the scheme's own."""
         return f"{self.server}:{self.port or port}"
