@@ -50,16 +50,16 @@ class DuckdbSink(FileSink):
         """Note that a batch waits."""
         self._waiting += 1
 
-    def _open_session(self, feed: str) -> Offset | None:
+    def _open_table(self, feed: str) -> Offset | None:
         with self._lock:
             self._waiting = 0
-            offset = super()._open_session(feed)
+            offset = super()._open_table(feed)
             self._close_when_idle(at_once=True)
             return offset
 
-    def _look_at_target(self, feed: str) -> Offset | None:
+    def _look_at_table(self, feed: str) -> Offset | None:
         with self._lock:
-            return super()._look_at_target(feed)
+            return super()._look_at_table(feed)
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         with self._lock:

@@ -5,20 +5,17 @@ Rows and offset are in one commit, so each change is in the table exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import structs
 
-from sinks.shared.change_rows import EVENT_ID, change_rows, data_rows
-from sinks.shared.delivery import check_form
-from sinks.shared.history import HistoryMerge, HistoryNames, check_move, fold_history
+from sinks.shared.change_rows import change_rows, data_rows
+from sinks.shared.copy_sink import CopySink, TableForm, require_row_ids
+from sinks.shared.history import HistoryMerge, check_move, fold_history
 from sinks.shared.merge import (
     PHYSICAL,
     Merge,
@@ -32,18 +29,13 @@ from sinks.shared.merge import (
 )
 from sinks.shared.table_copy import TableCopy, TableRepair
 from sinks.shared.target_table import Claim, ColumnChange, TargetTable
-from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
+from tailer.changes import ChangeBatch, Offset
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
-from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
-
-_ROW_ID = "_row_id"
+from tailer.sink import OWN_PREFIX
 
 
-class TableSink(Sink):
+class TableSink(CopySink):
     """A copy of a table, or a log of its changes, in a table of an open format, exactly once."""
-
-    #: What the form of its records says it is.
-    kind: str
 
     def __init__(
         self,
@@ -53,39 +45,14 @@ class TableSink(Sink):
         key: tuple[str, ...] = (),
         own_prefix: str = OWN_PREFIX,
     ) -> None:
+        super().__init__(TableForm.with_prefix(mode, key, own_prefix))
         self.mode = mode
-        self._by_row_id = mode != "log" and not key
-        self._history = HistoryNames.with_prefix(own_prefix) if mode == "history" else None
-        own = [EVENT_ID] * (mode == "log") + [_ROW_ID] * self._by_row_id
-        names = OwnNames.of(*own, prefix=own_prefix, folded=True)
-        if self._history is not None:
-            names = structs.replace(names, names=(*names.names, *self._history.list_names()))
-        if mode == "log":
-            names = structs.replace(names, fixed=tuple(field.name for field in METADATA_FIELDS))
-        self.key = names.names[:1] if self._by_row_id else key
-        self.traits = SinkTraits(
-            key_columns=key,
-            row_ids=self._by_row_id,
-            spans=True,
-            own=names,
-            keeps_offset=True,
-            copies=mode != "log",
-            keeps_versions=mode == "history",
-        )
+        self.key = self._form.key
+        self.traits = self._form.make_traits(folded=True)
         self._target = target
         self._is_open = False
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
-    ) -> Mapping[str, Any]:
-        """Return the form. The table itself has the offset: it may move."""
-        return check_form({"type": self.kind, "mode": self.mode}, kept, feed, at)
-
-    async def open(self, feed: str) -> Offset | None:
-        """Claim the table for this process."""
-        return await anyio.to_thread.run_sync(self._claim_table, feed)
-
-    def _claim_table(self, feed: str) -> Offset | None:
+    def _open_table(self, feed: str) -> Offset | None:
         claim = self._load_claim(feed)
         self._is_open = True
         if claim is None:
@@ -99,15 +66,12 @@ class TableSink(Sink):
             self._history.check_kept(claim.physical, self._target.address)
         return claim
 
-    async def look(self, feed: str) -> Offset | None:
-        claim = await anyio.to_thread.run_sync(self._load_claim, feed)
+    def _look_at_table(self, feed: str) -> Offset | None:
+        claim = self._load_claim(feed)
         return claim.offset if claim else None
 
-    async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """Overwrite the offset. The table itself is removed by its owner."""
-        await anyio.to_thread.run_sync(self._set_offset, feed, offset)
-
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
+        """Overwrite the offset. The table itself is removed by its owner."""
         claim = self._load_claim(feed)
         if claim is None:
             if offset is not None and self.mode != "log" and offset.position > (0, 0):
@@ -128,14 +92,6 @@ class TableSink(Sink):
             self._target.take_back(offset.version, self._history, moved)
         else:
             self._target.append_rows(self._make_no_rows(), moved)
-
-    async def write(self, batch: ChangeBatch) -> None:
-        await anyio.to_thread.run_sync(self._write_batch, batch)
-
-    async def announce(self, notice: Notice) -> None:
-        """Store a notice's offset."""
-        if notice.next_offset != notice.offset:
-            await anyio.to_thread.run_sync(self._move_offset, notice.next_offset)
 
     async def aclose(self) -> None:
         self._is_open = False
@@ -182,10 +138,8 @@ class TableSink(Sink):
     def _write_batch(self, batch: ChangeBatch) -> None:
         claim = self._refresh_claim()
         rows = self.build_rows(batch)
-        own = self.traits.own.names
         ours = {} if self._history is None else self._history.physical_names()
-        event_id = own[0] if self.mode == "log" else None
-        schema = with_physical_names(batch, rows.schema, event_id, ours)
+        schema = with_physical_names(batch, rows.schema, self._form.event_id, ours)
         if self._history is not None and claim is not None:
             check_move(batch.offset, batch.next_offset, self._target.address)
         if self.mode == "log" and claim is not None:
@@ -213,17 +167,11 @@ class TableSink(Sink):
 
     def build_rows(self, batch: ChangeBatch) -> pa.RecordBatch:
         """Return a batch's rows as the table has them."""
-        own = self.traits.own.names
-        rows = change_rows(batch, own[0]) if self.mode == "log" else data_rows(batch)
+        event_id, row_id = self._form.event_id, self._form.row_id
+        rows = data_rows(batch) if event_id is None else change_rows(batch, event_id)
         self.check_columns(rows.schema)
-        if self._by_row_id:
-            ids = batch.row_ids
-            if ids is None and batch.num_rows:
-                raise TargetRefused(
-                    f"version {batch.version} has no row ids; name key columns in the option "
-                    "'key', or enable row tracking on the table and set change_source to derived"
-                )
-            rows = rows.append_column(own[0], pa.array([], pa.int64()) if ids is None else ids)
+        if row_id is not None:
+            rows = rows.append_column(row_id, require_row_ids(batch))
         if self._history is not None:
             for name, column in self._history.build_columns(batch).items():
                 rows = rows.append_column(name, column)

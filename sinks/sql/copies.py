@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from sinks.shared.copy_sink import TableForm
 from sinks.shared.history import HistoryNames
 from sinks.sql.database import Claim, Database
-from sinks.sql.table_rows import TableForm, TableRows
+from sinks.sql.table_rows import TableRows
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TargetRefused, TransientError

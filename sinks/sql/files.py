@@ -14,8 +14,9 @@ import pyarrow as pa
 from sinks.sql.database import Database
 from sinks.sql.sink import SqlSink
 from tailer.changes import Offset
-from tailer.errors import TargetRefused, TransientError, may_heal, out_of_reach
+from tailer.errors import TargetRefused, TransientError
 from tailer.files.durable import make_folder, try_place
+from tailer.storage.targets import translate_write_errors
 
 
 class SameFile:
@@ -117,8 +118,8 @@ class FileSink(SqlSink):
         more = dict(options)
         return cls(cls.file_class(folder / more.pop("path")), **more)
 
-    def _look_at_target(self, feed: str) -> Offset | None:
-        return super()._look_at_target(feed) if self._file.exists() else None
+    def _look_at_table(self, feed: str) -> Offset | None:
+        return super()._look_at_table(feed) if self._file.exists() else None
 
     def _rehearse_feed(self, feed: str, schema: pa.Schema) -> None:
         with rehearsal_of_file(self._file.path) as path:
@@ -135,11 +136,7 @@ def rehearsal_of_file(path: Path) -> Iterator[Path]:
 
     Raises the error of a start if it could not: the database's own file may be locked by a daemon.
     """
-    try:
+    with translate_write_errors(str(path)):
         try_place(path)
-    except OSError as e:
-        if may_heal(e):
-            raise out_of_reach(f"{path} can't be written", e) from e
-        raise TargetRefused(f"{path} can't be written ({e.strerror}); check the folder") from e
     with tempfile.TemporaryDirectory(prefix="delta-tailer-check-") as folder:
         yield Path(folder) / path.name

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from sinks.shared.copy_sink import TableForm
 from sinks.shared.history import HistoryMerge
 from sinks.shared.merge import PHYSICAL, Merge
 from sinks.sql.database import CLAIMS, Claim
-from sinks.sql.table_rows import TableForm
 from sinks.sql.table_transactions import Transaction
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import Offset

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio.to_thread
 import pyarrow as pa
 
-from sinks.shared.delivery import check_form
+from sinks.shared.copy_sink import CopySink, TableForm
 from sinks.shared.options import make_table_settings
 from sinks.sql.copies import SqlCopy, SqlRepair
 from sinks.sql.database import Claim, Database
 from sinks.sql.rehearsal import rehearse_feed
-from sinks.sql.table_rows import TableForm, TableRows
+from sinks.sql.table_rows import TableRows
 from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter
-from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
+from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TargetRefused
 from tailer.settings import Setting
-from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
+from tailer.sink import OWN_PREFIX
 
 TABLE_SETTINGS: dict[str, Setting] = {
     "table": Setting("text", "", "The table to write.", unset="the feed's name"),
@@ -39,14 +39,10 @@ TABLE_SETTINGS: dict[str, Setting] = {
         "SQL.", advanced=True,
     ),
 }  # fmt: skip
-_METADATA = tuple(field.name for field in METADATA_FIELDS)
 
 
-class SqlSink(Sink):
+class SqlSink(CopySink):
     """A copy of a table, or a log of its changes, in a database, exactly once."""
-
-    #: The sink's type.
-    kind: ClassVar[str]
 
     def __init__(
         self,
@@ -59,23 +55,14 @@ class SqlSink(Sink):
         create: bool = True,
         evolve: bool = True,
     ) -> None:
+        super().__init__(TableForm.with_prefix(mode, key, own_prefix))
         self.table = table
-        self.mode = mode
-        self._form = form = TableForm.with_prefix(mode, key, own_prefix)
-        self._history = form.history
         self.create = create
         self.evolve = evolve
-        own = form.list_own_names(numbered=bool(database.numbering))
-        self.traits = SinkTraits(
-            key_columns=tuple(key),
-            row_ids=form.row_id is not None,
-            spans=True,
-            own=OwnNames(own, database.folds_names, _METADATA if form.is_log else ()),
-            keeps_offset=True,
-            copies=mode != "log",
-            keeps_versions=mode == "history",
+        self.traits = self._form.make_traits(
+            folded=database.folds_names, numbered=bool(database.numbering),
             repaired_beside=database.has_row_locks,
-        )
+        )  # fmt: skip
         self.faults = database.faults
         self._database = database
         self._target = ""
@@ -88,16 +75,10 @@ class SqlSink(Sink):
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        """Return the form. The database itself has the offset: it may be copied to another place,
-        and then the table may have another name."""
         self._written_before = bool(kept)
-        return check_form({"type": self.kind, "mode": self.mode}, kept, feed, at)
+        return super().delivery(feed, kept, at)
 
-    async def open(self, feed: str) -> Offset | None:
-        """Claim the table for this process."""
-        return await anyio.to_thread.run_sync(self._open_session, feed)
-
-    def _open_session(self, feed: str) -> Offset | None:
+    def _open_table(self, feed: str) -> Offset | None:
         self._database.close()
         self._database.begin_at(written=self._written_before)
         self._target = self.table or feed
@@ -153,10 +134,7 @@ class SqlSink(Sink):
         finally:
             database.close()
 
-    async def look(self, feed: str) -> Offset | None:
-        return await anyio.to_thread.run_sync(self._look_at_target, feed)
-
-    def _look_at_target(self, feed: str) -> Offset | None:
+    def _look_at_table(self, feed: str) -> Offset | None:
         with self._open_for_reading():
             found = self._check_target(feed, adopt=not self.create)
             return found.offset if found else None
@@ -165,7 +143,7 @@ class SqlSink(Sink):
         """Return what the database says of the table. Raises as of :meth:`Database.check_target`,
         and for a history that has other columns."""
         target, database = self.table or feed, self._database
-        claim = database.check_target(target, feed, self.mode, adopt=adopt)
+        claim = database.check_target(target, feed, self._form.mode, adopt=adopt)
         if self._history is not None and claim is not None and claim.columns is not None:
             self._history.check_kept(claim.columns.names, f"{database.location}, table {target!r}")
         return claim
@@ -178,16 +156,12 @@ class SqlSink(Sink):
         finally:
             self._database.close()
 
-    async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """Overwrite the offset. None drops the table, which belongs to it."""
-        await anyio.to_thread.run_sync(self._set_offset, feed, offset)
-
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         target, database = self.table or feed, self._database
         try:
             database.connect()
             if offset is None:
-                database.forget(target, feed, self.mode, drop=self.create)
+                database.forget(target, feed, self._form.mode, drop=self.create)
             else:
                 session = self._make_session(feed)
                 session.open()
@@ -202,14 +176,6 @@ class SqlSink(Sink):
                 session.move_offset(offset)
         finally:
             database.close()
-
-    async def write(self, batch: ChangeBatch) -> None:
-        await anyio.to_thread.run_sync(self._write_batch, batch)
-
-    async def announce(self, notice: Notice) -> None:
-        """Store a notice's offset."""
-        if notice.next_offset != notice.offset:
-            await anyio.to_thread.run_sync(self._move_offset, notice.next_offset)
 
     async def aclose(self) -> None:
         self._session = None
@@ -231,10 +197,10 @@ class SqlSink(Sink):
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[SqlRepair]:
-        if self.mode != "mirror":
+        if self._form.mode != "mirror":
             raise TargetRefused(
                 f"{self._database.location}: only a mirror is repaired, and {self.table or feed!r} "
-                f"is a {self.mode}; `tailer offsets reset` creates it again"
+                f"is a {self._form.mode}; `tailer offsets reset` creates it again"
             )
         try:
             yield SqlRepair(self._make_writer(feed), self._make_rows(self.table or feed))

@@ -3,58 +3,16 @@ does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sinks.shared.history import HistoryNames
+from sinks.shared.copy_sink import TableForm, require_row_ids
 from sinks.sql.database import Database, ValueRefused
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import OwnNames
-from tailer.sink.own_names import add_prefix
-
-
-@dataclass(frozen=True, slots=True)
-class TableForm:
-    """What a table is, a log, or a mirror or a history with this ``key``; and the columns of our
-    own: a log's event ids, and ``seq``, the order of its events; the ids of the rows of a mirror by
-    row id; those of a history."""
-
-    mode: str
-    key: tuple[str, ...] = ()
-    event_id: str | None = None
-    row_id: str | None = None
-    seq: str = "_seq"
-    history: HistoryNames | None = None
-
-    @classmethod
-    def with_prefix(cls, mode: str, key: Sequence[str], prefix: str) -> TableForm:
-        """Return the form of a table by its options."""
-        event_id, row_id, seq = (add_prefix(n, prefix) for n in ("_event_id", "_row_id", "_seq"))
-        if mode == "log":
-            return cls(mode, event_id=event_id, seq=seq)
-        history = HistoryNames.with_prefix(prefix) if mode == "history" else None
-        if key:
-            return cls(mode, tuple(key), history=history)
-        return cls(mode, (row_id,), row_id=row_id, history=history)
-
-    @property
-    def is_log(self) -> bool:
-        """Whether the table has all events, and no row is identified by a key."""
-        return self.mode == "log"
-
-    @property
-    def primary_key(self) -> tuple[str, ...]:
-        """The columns that no two rows have the same values in."""
-        return self.key if self.history is None else (*self.key, self.history.from_version)
-
-    def list_own_names(self, *, numbered: bool) -> tuple[str, ...]:
-        """Return the columns of our own; ``numbered``: the database numbers the events of a log."""
-        own = [name for name in (self.row_id, self.event_id) if name is not None]
-        own += self.history.list_names() if self.history is not None else ()
-        return (*own, self.seq) if self.is_log and numbered else tuple(own)
 
 
 @dataclass(slots=True)
@@ -101,13 +59,7 @@ class TableRows:
             found = dict(list(found.items())[: -len(METADATA_FIELDS)])
         held = self._hold_columns(found, batch)
         if form.row_id is not None:
-            ids = batch.row_ids
-            if ids is None and batch.num_rows:
-                raise TargetRefused(
-                    f"version {batch.version} has no row ids; name key columns in the option "
-                    "'key', or enable row tracking on the table and set change_source to derived"
-                )
-            held[form.row_id] = pa.array([], pa.int64()) if ids is None else ids
+            held[form.row_id] = require_row_ids(batch)
         if form.history is not None:
             held |= self._hold_columns(form.history.build_columns(batch), batch)
         found = pa.RecordBatch.from_pydict(held)

@@ -43,6 +43,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from sinks.shared.copy_sink import TableForm
 from sinks.shared.history import HistoryMerge, check_move, fold_history
 from sinks.shared.merge import (
     Merge,
@@ -54,7 +55,6 @@ from sinks.shared.merge import (
     with_physical_names,
 )
 from sinks.sql.database import Claim
-from sinks.sql.table_rows import TableForm
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TargetRefused
 

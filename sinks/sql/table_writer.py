@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from sinks.shared.copy_sink import TableForm
 from sinks.shared.history import HistoryMerge, refuse_emptied
 from sinks.shared.merge import Merge, Step, find_steps
 from sinks.sql.database import Claim, Database, KeyTaken
-from sinks.sql.table_rows import TableForm
 from sinks.sql.table_transactions import Transaction
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import fold_case

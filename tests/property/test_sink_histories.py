@@ -26,8 +26,8 @@ from sinks.kafka.exactly_once import DataTopics, ExactlyOnce
 from sinks.kafka.feed_transactions import FeedTransactions, SeenTopic
 from sinks.kafka.feed_transactions import Transaction as KafkaTransaction
 from sinks.kafka.progress import Progress
+from sinks.shared.copy_sink import TableForm
 from sinks.sql.database import Claim
-from sinks.sql.table_rows import TableForm
 from sinks.sql.table_transactions import TableSession, TableTransactions, Transaction
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import (
