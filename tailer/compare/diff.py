@@ -27,7 +27,7 @@ hashes are equal; which of two equal rows is kept depends on threads or on the o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -37,19 +37,25 @@ import pyarrow.compute as pc
 from msgspec import structs
 from pyroaring import BitMap64
 
-from tailer.changes import ChangeFile, Origin, Rows
-from tailer.compare.comparison import Comparison, group_refs_by_file
+from tailer.changes import METADATA_FIELDS, ChangeFile, Origin, Rows
+from tailer.compare.comparison import Comparison, build_file_refs, group_refs_by_file
 from tailer.compare.engine import Engine
+from tailer.compare.equal_rows import find_differing_rows
 from tailer.compare.idsets import ManyVersions, find_changed_ids
-from tailer.compare.noops import find_equal_images
 from tailer.compare.row_cache import RowCache, find_cached_rows
 from tailer.compare.stream import COMING, LEAVING, RowStream, has_map
 from tailer.compare.unmatched import Unmatched, find_unmatched
 from tailer.decode.options import Bucket
 from tailer.decode.output import build_output_schema
+from tailer.decode.variant import canonicalize_variants
 from tailer.decode.vectors import build_bitmap
 from tailer.errors import CorruptRow
 from tailer.plan.rules import Rewrite
+
+#: The rows of one side, by the number of their file.
+_Kept = Mapping[int, Sequence[Rows]]
+
+_ROWS_AT_ONCE = 65_536
 
 
 @dataclass(slots=True)
@@ -181,7 +187,7 @@ def _find_noops(narrow: Comparison, updated: pa.Table) -> _Noops:
             while images.complete and next(decoded, None) is not None:
                 pass
         if images.complete:
-            noops = find_equal_images(
+            noops = _find_equal_images(
                 images.select_side(LEAVING), images.select_side(COMING), updated
             )
             if noops is not None:
@@ -237,3 +243,47 @@ def build_changed_files(
                     )
                 )
     return files_changed
+
+
+class _SideRows(NamedTuple):
+    refs: pa.Int64Array
+    columns: list[pa.Array]
+
+
+def _find_equal_images(left: _Kept, came: _Kept, updated: pa.Table) -> pa.Int64Array | None:
+    """Return the ids of the updated rows (``row_id``, ``left``, ``came``) with two equal images.
+
+    Rows with maps are not supported: maps have no order. None if a row is missing on its side.
+    """
+    sides = [_join_rows(kept) for kept in (left, came)]
+    found = [
+        pc.index_in(updated[name].combine_chunks(), value_set=refs)
+        for name, (refs, _) in zip(("left", "came"), sides, strict=True)
+    ]
+    if any(indices.null_count for indices in found):
+        return None
+    ids, equal = updated["row_id"].combine_chunks(), [pa.array([], pa.int64())]
+    for first in range(0, len(ids), _ROWS_AT_ONCE):
+        rows = ids.slice(first, _ROWS_AT_ONCE)
+        one, other = (
+            [
+                canonicalize_variants(column.take(indices.slice(first, _ROWS_AT_ONCE)))
+                for column in columns
+            ]
+            for indices, (_, columns) in zip(found, sides, strict=True)
+        )
+        mask, count = find_differing_rows(one, other, len(rows))
+        if count < len(rows):
+            equal.append(rows.filter(pc.invert(mask)))
+    return pa.concat_arrays(equal)
+
+
+def _join_rows(kept: _Kept) -> _SideRows:
+    """Return the references of all rows, and their data columns in the same order."""
+    refs, batches = [pa.array([], pa.int64())], []
+    for number, many in kept.items():
+        refs += [build_file_refs(number, rows.positions) for rows in many]
+        batches += [rows.batch for rows in many]
+    columns = [batch.columns[: -len(METADATA_FIELDS)] for batch in batches]
+    arrays = [pa.concat_arrays(parts) for parts in zip(*columns, strict=True)]
+    return _SideRows(pa.concat_arrays(refs), arrays)

@@ -8,7 +8,8 @@ the unread versions count. A change data file has no tombstone: its own age coun
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,8 +17,10 @@ from typing import Any
 from tailer.delta.actions import RemoveFile
 from tailer.delta.changed_rows import count_changed_rows
 from tailer.delta.commit import Commit
+from tailer.delta.properties import parse_interval_ms
 from tailer.delta.segment import LogFile, LogKind, find_commits
 from tailer.delta.snapshot import TableState
+from tailer.errors import CorruptLog
 from tailer.feed.progress import FeedProgress
 from tailer.log.listing import list_versions
 from tailer.log.table import TableLog
@@ -26,26 +29,13 @@ from tailer.process.threads import parse_in_thread
 #: The number of commits to examine in one pass; the next pass continues after them.
 LOOK_COMMITS_MAX = 200
 _DAY = 86_400.0
-_UNITS = {
-    "week": 7 * _DAY, "day": _DAY, "hour": 3600.0, "minute": 60.0, "second": 1.0,
-    "millisecond": 1e-3, "microsecond": 1e-6,
-}  # fmt: skip
-_PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-z]+?)s?(?=\s|$|\d)")
 
 
-def parse_interval_seconds(text: str | None, default: float) -> float:
-    """Return the seconds of a table property's interval, such as ``interval 30 days 12 hours``.
-
-    Returns ``default`` for a missing or invalid interval.
-    """
-    rest = (text or "").strip().lower().removeprefix("interval")
-    seconds, at = 0.0, 0
-    while match := _PART.match(rest, at):
-        if match[2] not in _UNITS:
-            return default
-        seconds += float(match[1]) * _UNITS[match[2]]
-        at = match.end()
-    return seconds if at and not rest[at:].strip() else default
+def _find_seconds(properties: Mapping[str, str], name: str, default: float) -> float:
+    """Return the seconds of a table property; ``default`` if it is missing or no interval."""
+    with suppress(CorruptLog):
+        return parse_interval_ms(properties.get(name, "")) / 1000
+    return default
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +101,8 @@ class Outlook:
 
     def _find_deadlines(self, files: list[LogFile], state: TableState) -> None:
         properties = state.metadata.configuration
-        log_s = parse_interval_seconds(properties.get("delta.logRetentionDuration"), 30 * _DAY)
-        data_s = parse_interval_seconds(
-            properties.get("delta.deletedFileRetentionDuration"), 7 * _DAY
-        )
+        log_s = _find_seconds(properties, "delta.logRetentionDuration", 30 * _DAY)
+        data_s = _find_seconds(properties, "delta.deletedFileRetentionDuration", 7 * _DAY)
         kept = properties.get("delta.enableExpiredLogCleanup", "true").lower() == "false"
         others = (LogKind.COMMIT, LogKind.COMPACTED, LogKind.CHECKSUM)
         checkpoint = max((f.version for f in files if f.kind not in others), default=-1)

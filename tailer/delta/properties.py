@@ -8,6 +8,7 @@ from tailer.delta.actions import Metadata
 from tailer.errors import CorruptLog
 
 _UNITS_MS = {
+    "microsecond": 1e-3,
     "millisecond": 1,
     "second": 1_000,
     "minute": 60_000,
@@ -15,7 +16,7 @@ _UNITS_MS = {
     "day": 86_400_000,
     "week": 7 * 86_400_000,
 }
-_PART = re.compile(r"(\d{1,12})\s*([a-z]+?)s?(?=\s|\d|$)")
+_PART = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([a-z]+?)s?(?=\s|\d|$)")
 
 
 def parse_interval_ms(text: str) -> int:
@@ -28,7 +29,7 @@ def parse_interval_ms(text: str) -> int:
     parts = _PART.findall(rest)
     if not parts or _PART.sub("", rest).strip() or any(unit not in _UNITS_MS for _, unit in parts):
         raise CorruptLog(f"{text!r} is not an interval of weeks, days, hours, minutes or seconds")
-    return sum(int(count) * _UNITS_MS[unit] for count, unit in parts)
+    return int(sum(float(count) * _UNITS_MS[unit] for count, unit in parts))
 
 
 def tombstone_retention_ms(metadata: Metadata) -> int:

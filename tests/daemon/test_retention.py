@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailer.changes import Offset
-from tailer.daemon.retention import Outlook, parse_interval_seconds
+from tailer.daemon.retention import Outlook
 from tailer.errors import TransientError
 from tailer.feed.run import run_feed
 from tailer.testing.table import TableBuilder
@@ -19,28 +19,6 @@ pytestmark = pytest.mark.anyio
 DAY = 86_400
 #: The commits' times: version v at day v.
 DAY_MS = DAY * 1000
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("interval 30 days", 30 * DAY),
-        ("interval 1 week", 7 * DAY),
-        ("INTERVAL 2 WEEKS 1 day", 15 * DAY),
-        ("interval 36 hours 30 minutes", 36 * 3600 + 1800),
-        ("1 second", 1),
-        ("interval 0 seconds", 0),
-        ("interval 1 month", 99),
-        ("interval", 99),
-        ("soon", 99),
-        ("interval 3 days and more", 99),
-        (None, 99),
-    ],
-)
-async def test_intervals_are_read_as_table_properties_have_them(
-    text: str | None, seconds: float
-) -> None:
-    assert parse_interval_seconds(text, 99) == seconds
 
 
 class Scene:
@@ -172,8 +150,9 @@ async def test_data_is_threatened_by_removals_that_are_not_read_yet(tmp_path: Pa
     assert (await scene.look(1, snapshot=True))[1] == 5 * DAY, "the snapshot's files go too"
 
 
-async def test_change_files_go_by_their_age(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+@pytest.mark.parametrize("text", ["interval 7 days", "interval 1 month", "soon"])
+async def test_change_files_go_by_their_age(tmp_path: Path, text: str) -> None:
+    scene = Scene(tmp_path, delta__deletedFileRetentionDuration=text)
     cdc = scene.table.cdc([{"id": 1, "_change_type": "delete"}])
     scene.table.commit(cdc, timestamp_ms=5 * DAY_MS)
     assert (await scene.look(1))[1] == (5 + 7) * DAY

@@ -17,6 +17,7 @@ DAY_MS = 86_400_000
         ("2 days 12 hours", 2 * DAY_MS + DAY_MS // 2),
         ("interval 1 minute 1 second 5 milliseconds", 61_005),
         ("interval 0 seconds", 0),
+        ("interval 2 weeks 1.5 seconds 2500 microseconds", 14 * DAY_MS + 1502),
     ],
 )
 def test_intervals_are_read_as_milliseconds(text: str, milliseconds: int) -> None:
