@@ -131,9 +131,6 @@ class AwsSink(MessageSink):
         """Create the sink. Options: those of the class's settings and of the format."""
         return cls(options, cls._format_options(options))
 
-    def fill_option(self, name: str) -> str:
-        return str(self.given[name]).replace("{feed}", self._feed)
-
     @property
     @abstractmethod
     def location(self) -> str:

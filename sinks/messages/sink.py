@@ -46,6 +46,8 @@ class MessageSink(Sink):
     #: What is encoded, sent and, if the target keeps progress, stored in one step.
     piece_rows: ClassVar[int] = 10_000
     piece_bytes: ClassVar[int] = 8 * _MIB
+    #: The sink's options.
+    given: Mapping[str, Any]
 
     @classmethod
     def format_settings(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002
@@ -127,7 +129,7 @@ class MessageSink(Sink):
 
     def fill_option(self, name: str) -> str:
         """Return one of :attr:`places`, with the feed's name in it."""
-        raise NotImplementedError
+        return str(self.given[name]).replace("{feed}", self._feed)
 
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None

@@ -25,6 +25,7 @@ from sinks.mysql.texts import LENGTHS, find_key_rooms, find_table_rooms
 from sinks.shared.history import HistoryNames
 from sinks.shared.merge import Step, unused_name
 from sinks.shared.misread import translate_misreads
+from sinks.shared.options import naming_extra
 from sinks.sql.database import CLAIMS, Claim, Database, KeyTaken, ValueRefused
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import check_finite, make_json_comparable, read_batches
@@ -108,12 +109,8 @@ class Mysql(Database):
     lock = " FOR UPDATE"
 
     def __init__(self, url: Url, *, tls: bool, ca_file: Path | None, timeout_s: float = 60) -> None:
-        try:
+        with naming_extra("mysql", "PyMySQL"):
             import pymysql
-        except ImportError as e:
-            raise ConfigError(
-                f"the sink 'mysql' needs PyMySQL ({e}): pip install 'delta-tailer[mysql]'"
-            ) from None
         self._mysql: Any = pymysql
         self._name = unquote(url.path.strip("/"))
         self._given: dict[str, Any] = {

@@ -287,7 +287,7 @@ class NatsMirror(JsonMirror, NatsStream):
             for place, name in enumerate(names):
                 subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._subject}.{name}"
                 await self._client.publish(subject, b"", reply=f"{inbox}.{place}")
-            with anyio.fail_after(self._given["timeout_s"]):
+            with anyio.fail_after(self.given["timeout_s"]):
                 await all_there.wait()
         finally:
             await answers.unsubscribe()
@@ -361,7 +361,7 @@ class NatsMirror(JsonMirror, NatsStream):
         left = state.messages
         reader = await self._translate_errors(subscribe) if left else None
         while left and reader is not None:
-            page = partial(reader.fetch, self._find_answers_max(), self._given["timeout_s"])
+            page = partial(reader.fetch, self._find_answers_max(), self.given["timeout_s"])
             messages = await self._translate_errors(page)
             left = messages[-1].metadata.num_pending
             yield messages
@@ -370,7 +370,7 @@ class NatsMirror(JsonMirror, NatsStream):
         api = self._nats.js.api
         config = api.ConsumerConfig(
             deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT, ack_policy=api.AckPolicy.NONE,
-            inactive_threshold=2 * self._given["timeout_s"], mem_storage=True,
+            inactive_threshold=2 * self.given["timeout_s"], mem_storage=True,
             headers_only=headers_only,
         )  # fmt: skip
         subject = f"{self._subject}.>"

@@ -28,7 +28,7 @@ from sinks.messages.sink import MessageSink
 from sinks.messages.tls import find_ca_file, is_distrusted, make_tls_context
 from sinks.nats.progress import Progress
 from sinks.shared.misread import translate_misreads
-from sinks.shared.options import find_credentials
+from sinks.shared.options import find_credentials, naming_extra
 from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import (
@@ -85,17 +85,13 @@ class NatsStream(MessageSink):
 
     def __init__(self, options: Mapping[str, Any], folder: Path) -> None:
         super().__init__(options["format"], self._format_options(options))
-        try:
+        with naming_extra("nats", "nats-py"):
             import nats
 
             from sinks.nats import client
-        except ImportError as e:
-            raise ConfigError(
-                f"the sink 'nats' needs nats-py ({e}): pip install 'delta-tailer[nats]'"
-            ) from None
         self._nats: Any = nats
         self._client_module: Any = client
-        self._given = options
+        self.given = options
         self._servers: list[Url] = options["servers"]
         first = self._servers[0]
         user, password = find_credentials("nats", "servers", options, first.user, first.password)
@@ -113,9 +109,6 @@ class NatsStream(MessageSink):
         self._last_id: str | None = None  # of the stream's last message, if it has one
         self._stored_ids: pa.StringArray | None = None
         self._headers: dict[str, str] = {}  # of each message, besides those that order them
-
-    def fill_option(self, name: str) -> str:
-        return str(self._given[name]).replace("{feed}", self._feed)
 
     @property
     def _stream(self) -> str:
@@ -151,7 +144,7 @@ class NatsStream(MessageSink):
             with suppress(self._nats.js.errors.NotFoundError):
                 progress = await self._find_progress()
                 return progress.offset if progress else None
-            if self._given["create"]:
+            if self.given["create"]:
                 return None
             raise self._make_missing_error()
 
@@ -168,10 +161,10 @@ class NatsStream(MessageSink):
         self._client = self._client_module.new_client(self._servers)
         await self._client_module.connect_client(
             self._client, self._servers, self._login,
-            tls=context, timeout_s=self._given["timeout_s"], note=note,
+            tls=context, timeout_s=self.given["timeout_s"], note=note,
         )  # fmt: skip
         self._server_error = None  # by servers that were passed over
-        self._jetstream = self._client.jetstream(timeout=self._given["timeout_s"])
+        self._jetstream = self._client.jetstream(timeout=self.given["timeout_s"])
 
     async def _disconnect(self) -> None:
         client, self._client, self._bucket = self._client, None, None
@@ -212,7 +205,7 @@ class NatsStream(MessageSink):
     async def _create_missing(self, *, written: bool = False) -> None:
         """Make stream and bucket, if they are missing; not the stream that was ``written``."""
         errors, api = self._nats.js.errors, self._nats.js.api
-        create = self._given["create"]
+        create = self.given["create"]
         try:
             await self._jetstream.stream_info(self._stream)
         except errors.NotFoundError:

@@ -22,7 +22,7 @@ from sinks.postgres.vectors import (
 )
 from sinks.postgres.waiting import make_connection_class
 from sinks.shared.misread import translate_misreads
-from sinks.shared.options import find_credentials
+from sinks.shared.options import find_credentials, naming_extra
 from sinks.sql.database import CLAIMS, Database, KeyTaken
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.text import (
@@ -103,12 +103,8 @@ class Postgres(Database):
         self, dsn: str, schema: str, *, timeout_s: float = 60, user: str = "", password: str = "",
         vectors: Mapping[str, pa.DataType] | None = None,
     ) -> None:  # fmt: skip
-        try:
+        with naming_extra("postgres", "psycopg"):
             import psycopg
-        except ImportError as e:
-            raise ConfigError(
-                f"the sink 'postgres' needs psycopg ({e}): pip install 'delta-tailer[postgres]'"
-            ) from None
         given = _parse_parameters(psycopg, dsn, {"user": user, "password": password})
         self.schema = schema
         self._psycopg: Any = psycopg

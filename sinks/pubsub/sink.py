@@ -25,7 +25,7 @@ from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
 from sinks.shared.misread import translate_misreads
-from sinks.shared.options import make_timeout
+from sinks.shared.options import make_timeout, naming_extra
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
 from tailer.network.backoff import Backoff
@@ -133,15 +133,10 @@ class PubsubSink(MessageSink):
         super().__init__(options["format"], of_format)
         # Else gRPC writes lines of its own between those of the log.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        try:
+        with naming_extra("pubsub", "google-cloud-pubsub"):
             from sinks.pubsub import client
-        except ImportError as e:
-            raise ConfigError(
-                f"the sink 'pubsub' needs google-cloud-pubsub ({e}): pip install "
-                "'delta-tailer[pubsub]'"
-            ) from None
         self._client: Any = client
-        self._given = options
+        self.given = options
         file = options["service_account_file"]
         self._account_file = folder / file if file else None
         self._connection: Connection | None = None
@@ -154,9 +149,6 @@ class PubsubSink(MessageSink):
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> PubsubSink:
         return cls(options, folder, cls._format_options(options))
 
-    def fill_option(self, name: str) -> str:
-        return str(self._given[name]).replace("{feed}", self._feed)
-
     @property
     def _location(self) -> str:
         return f"Pub/Sub topic {self.fill_option('topic').rpartition('/')[2]}"
@@ -165,9 +157,9 @@ class PubsubSink(MessageSink):
         topic = self.fill_option("topic")
         if not _TOPIC.fullmatch(topic):
             raise ConfigError(f"option 'topic' of sink 'pubsub': {topic!r} can't be a topic")
-        url: Url = self._given["endpoint_url"] or _find_endpoint()
+        url: Url = self.given["endpoint_url"] or _find_endpoint()
         tls = url.scheme == "https"
-        address, timeout_s = url.host_port(443 if tls else 80), self._given["timeout_s"]
+        address, timeout_s = url.host_port(443 if tls else 80), self.given["timeout_s"]
         self._connection = self._client.Connection(address, topic, timeout_s, tls=tls)
         if tls:
             await self._translate_errors(self._connection.log_in(self._account_file))
@@ -204,10 +196,10 @@ class PubsubSink(MessageSink):
         messages = super()._make_messages(batch)
         if messages.keys is None:
             return messages
-        return replace(messages, keys=name_keys(messages.keys, self._given["ordering_keys"]))
+        return replace(messages, keys=name_keys(messages.keys, self.given["ordering_keys"]))
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
-        at_once = self._given["in_flight"]
+        at_once = self.given["in_flight"]
         await send_requests(messages, _LIMITS, at_once, self._send_request, self._note_taken)
 
     async def _send_request(self, messages: Messages) -> None:

@@ -23,7 +23,7 @@ from sinks.messages.sink import MessageSink
 from sinks.messages.tls import CA_FILE, find_ca_file, is_distrusted, make_tls_context
 from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
 from sinks.rabbitmq.pace import Pace, find_pace
-from sinks.shared.options import CREDENTIALS, find_url, make_timeout
+from sinks.shared.options import CREDENTIALS, find_url, make_timeout, naming_extra
 from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
@@ -97,14 +97,10 @@ class RabbitmqSink(MessageSink):
         self, options: Mapping[str, Any], folder: Path, of_format: Mapping[str, Any]
     ) -> None:
         super().__init__(options["format"], of_format)
-        try:
+        with naming_extra("rabbitmq", "pika"):
             import pika
-        except ImportError as e:
-            raise ConfigError(
-                f"the sink 'rabbitmq' needs pika ({e}): pip install 'delta-tailer[rabbitmq]'"
-            ) from None
         self._pika: Any = pika
-        self._given = options
+        self.given = options
         for name in self.places:
             if _NOT_IN_NAMES.search(options[name]):
                 raise ConfigError(f"option {name!r} of sink 'rabbitmq' has a line break in it")
@@ -121,31 +117,28 @@ class RabbitmqSink(MessageSink):
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
         return cls(options, folder, cls._format_options(options))
 
-    def fill_option(self, name: str) -> str:
-        return str(self._given[name]).replace("{feed}", self._feed)
-
     def _make_route(self, *options: str) -> Route:
         named = (self.fill_option(option) for option in options)
         return Route(_BETWEEN.join(named), options[-1], (), _NOT_IN_NAMES, bytes_max=255)
 
     def _build_route(self) -> Route | None:
-        return self._make_route("exchange", "routing_key") if self._given["exchange"] else None
+        return self._make_route("exchange", "routing_key") if self.given["exchange"] else None
 
     @property
     def place(self) -> str:
-        return super().place if self._given["exchange"] else _BETWEEN + self.fill_option("queue")
+        return super().place if self.given["exchange"] else _BETWEEN + self.fill_option("queue")
 
     def format_place(self, place: str) -> str:
         exchange, key = place.split(_BETWEEN)
         return f"{exchange}/{key}" if exchange else key
 
     def check_columns(self, schema: pa.Schema) -> None:
-        if self._given["exchange"]:
+        if self.given["exchange"]:
             for option in ("exchange", "routing_key"):
                 self._make_route(option).check(schema)
 
     async def _connect(self) -> Offset | None:
-        await self._translate_errors(partial(self._open_channel, create=self._given["create"]))
+        await self._translate_errors(partial(self._open_channel, create=self.given["create"]))
         return None
 
     async def _look_at_target(self) -> Offset | None:
@@ -160,7 +153,7 @@ class RabbitmqSink(MessageSink):
             raise ConfigError(
                 "option 'url' of sink 'rabbitmq' is not a URL of pika; see docs/sinks/rabbitmq.md"
             ) from None
-        timeout_s = self._given["timeout_s"]
+        timeout_s = self.given["timeout_s"]
         parameters.connection_attempts = 1
         parameters.socket_timeout = parameters.stack_timeout = timeout_s
         parameters.blocked_connection_timeout = timeout_s
@@ -172,7 +165,7 @@ class RabbitmqSink(MessageSink):
 
     async def _open_channel(self, *, create: bool) -> None:
         """Open a channel; check that the exchange or the queue is there."""
-        self._channel = channel = Channel(self._build_parameters(), self._given["timeout_s"])
+        self._channel = channel = Channel(self._build_parameters(), self.given["timeout_s"])
         await channel.open()
         if self.fill_option("exchange"):
             exchange = self._make_route("exchange")
@@ -192,18 +185,18 @@ class RabbitmqSink(MessageSink):
                     "and the feed has written to it before; declare it again to continue there, or "
                     "start over with `tailer offsets reset`"
                 ) from None
-            if not self._given["create"]:
+            if not self.given["create"]:
                 raise ConfigError(
                     f"{self._location}: there is no queue {queue}, and create is false; declare it"
                 ) from None
             if create:
                 await channel.open_channel()
-                kind = {"x-queue-type": self._given["queue_type"]}
+                kind = {"x-queue-type": self.given["queue_type"]}
                 await channel.call("queue_declare", queue, durable=True, arguments=kind)
         else:
             if create and not self._asked:
                 self._pace = await find_pace(
-                    channel, queue, self._given["queue_type"], self._pika.exceptions
+                    channel, queue, self.given["queue_type"], self._pika.exceptions
                 )
                 self._asked = True
 
@@ -226,7 +219,7 @@ class RabbitmqSink(MessageSink):
 
         Raises :class:`NotConfirmed` if it takes none for the time of an answer.
         """
-        patience = self._given["timeout_s"]
+        patience = self.given["timeout_s"]
         largest = pc.max(pc.binary_length(messages.values)).as_py()
         backoff = Backoff(_FULL_PAUSE_MIN_S, _FULL_PAUSE_MAX_S)
         since = anyio.current_time()
@@ -304,7 +297,7 @@ class RabbitmqSink(MessageSink):
         if isinstance(e, NotConfirmed):
             return TransientError(
                 f"{self._location}: the broker has taken no message for "
-                f"{self._given['timeout_s']:g} s; the queue is full, or has no leader"
+                f"{self.given['timeout_s']:g} s; the queue is full, or has no leader"
             )
         cause = _find_innermost(e)
         said = getattr(e, "reply_text", "") or str(cause) or type(cause).__name__

@@ -23,6 +23,7 @@ from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
 from sinks.shared.misread import find_misread_error
+from sinks.shared.options import naming_extra
 from sinks.shared.routes import Targets
 from tailer.changes import Offset
 from tailer.errors import (
@@ -133,12 +134,8 @@ class RedisStream(MessageSink):
 
     def __init__(self, url: Url, given: Mapping[str, Any]) -> None:
         super().__init__(given["format"], self._format_options(given))
-        try:
+        with naming_extra("redis", "redis"):
             import redis.asyncio
-        except ImportError as e:
-            raise ConfigError(
-                f"the sink 'redis' needs redis ({e}): pip install 'delta-tailer[redis]'"
-            ) from None
         self._exceptions: Any = redis.exceptions
         try:
             self._pool: Any = redis.asyncio.ConnectionPool.from_url(
@@ -155,9 +152,6 @@ class RedisStream(MessageSink):
         self._connection: Any = None
         self._epoch = self._kept = b""
         self._streams = Targets()
-
-    def fill_option(self, name: str) -> str:
-        return str(self.given[name]).replace("{feed}", self._feed)
 
     @property
     def targets(self) -> int:

@@ -123,9 +123,6 @@ class SearchSink(MessageSink):
         """Create the sink. Options: :data:`SETTINGS`."""
         return cls(options, folder)
 
-    def fill_option(self, name: str) -> str:
-        return str(self.given[name]).replace("{feed}", self._feed)
-
     def _make_document(self) -> ProgressDocument:
         return ProgressDocument(self.client, _OFFSETS, self.place)
 

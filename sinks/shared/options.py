@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import structs
@@ -34,6 +35,18 @@ def make_table_settings(modes: Sequence[str]) -> dict[str, Setting]:
         ),
         "own_prefix": OWN_PREFIX_SETTING,
     }  # fmt: skip
+
+
+@contextmanager
+def naming_extra(kind: str, package: str) -> Iterator[None]:
+    """Import, within, what a sink needs. Raises :class:`ConfigError` that names the extra of what
+    is not installed."""
+    try:
+        yield
+    except ImportError as e:
+        raise ConfigError(
+            f"the sink {kind!r} needs {package} ({e}): pip install 'delta-tailer[{kind}]'"
+        ) from None
 
 
 def make_timeout(seconds: float) -> Setting:
