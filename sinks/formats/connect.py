@@ -62,7 +62,8 @@ def connect_schema(data_type: pa.DataType) -> dict[str, Any]:
                 "keys": keys,
                 "values": connect_schema(data_type.item_type),
             }
-        return _make_optional("array") | {"items": connect_schema(_make_entry_type(data_type))}
+        entry = pa.struct([("key", data_type.key_type), ("value", data_type.item_type)])
+        return _make_optional("array") | {"items": connect_schema(entry)}
     return _make_optional("string")  # a void column, which contains only nulls
 
 
@@ -81,10 +82,6 @@ def connect_fields(fields: list[pa.Field], required: Collection[str] = ()) -> li
         connect_schema(field.type) | {"optional": field.name not in required, "field": field.name}
         for field in fields
     ]
-
-
-def _make_entry_type(data_type: pa.MapType) -> pa.StructType:
-    return pa.struct([("key", data_type.key_type), ("value", data_type.item_type)])
 
 
 def connect_values(array: pa.Array) -> pa.Array:

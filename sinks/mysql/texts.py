@@ -27,15 +27,14 @@ _CHARACTERS = ("char", "varchar")
 
 def find_key_rooms(key: Sequence[str], schema: pa.Schema) -> dict[str, Room]:
     """Return the room of the texts and bytes of a key: they share what an index takes."""
-    sized = [f for f in map(schema.field, key) if _has_length(f.type)]
+    types = pa.types
+    sized = [
+        f for f in map(schema.field, key) if types.is_binary(f.type) or types.is_string(f.type)
+    ]
     if not sized:
         return {}
     most = (_KEY_BYTES - _OTHER_BYTES * (len(key) - len(sized))) // len(sized)
     return {f.name: _make_room(f.type, most) for f in sized}
-
-
-def _has_length(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(data_type) or pa.types.is_string(data_type))
 
 
 def _make_room(data_type: pa.DataType, size: int) -> Room:

@@ -21,7 +21,8 @@ async def sinks(arguments: argparse.Namespace) -> int:
     for kind in sorted(installed_sinks()):
         if arguments.type in (None, kind):
             described = _describe_sink(kind)
-            print(json.dumps(described) if arguments.json else _format_sink(described))
+            lines = map(printable, _format_lines(described))
+            print(json.dumps(described) if arguments.json else "\n".join(lines))
     return 0
 
 
@@ -56,10 +57,6 @@ def _describe_option(name: str, setting: Setting, of: str) -> Mapping[str, Any]:
         "default": setting.shown_default(),
         "help": setting.help,
     }
-
-
-def _format_sink(description: Mapping[str, Any]) -> str:
-    return "\n".join(map(printable, _format_lines(description)))
 
 
 def _format_lines(sink: Mapping[str, Any]) -> Iterator[str]:

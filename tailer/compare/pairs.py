@@ -40,14 +40,6 @@ _ROW_ID = pa.field("row_id", pa.int64())
 _RUN_ROWS = 65_536
 
 
-def _return_unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return rows
-
-
-def _not_lost(_: ChangeFile) -> int | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class VersionRows:
     """How the files of one version are read: what both passes share.
@@ -61,8 +53,8 @@ class VersionRows:
     after: TableState
     open_file: OpenFile
     decode: DecodeOptions
-    select: Callable[[pa.RecordBatch], pa.RecordBatch] = _return_unchanged
-    lost: Callable[[ChangeFile], int | None] = _not_lost
+    select: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows
+    lost: Callable[[ChangeFile], int | None] = lambda _: None
 
     @property
     def version(self) -> int | None:

@@ -230,7 +230,7 @@ class Supervisor:
         await self._measure_runners([runner for runner in self._runners.values() if runner.idle])
         while True:
             await anyio.sleep(self.config.measure_s)
-            await self.measure_all()
+            await self._measure_runners(list(self._runners.values()))
 
     async def _report_forever(self) -> None:
         last = anyio.current_time()
@@ -276,11 +276,8 @@ class Supervisor:
         logging.shutdown()
         return 0
 
-    async def measure_all(self) -> None:
-        """Examine what is unread, for every feed that is behind."""
-        await self._measure_runners(list(self._runners.values()))
-
     async def _measure_runners(self, runners: list[Runner]) -> None:
+        """Examine what is unread, for each of these feeds that is behind."""
         measures = [(r, m) for r in runners for m in (r.measure_unread, r.measure_parked)]
         for runner, measure in measures:
             try:

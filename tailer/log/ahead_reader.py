@@ -26,7 +26,7 @@ from tailer.store.budget import Budget
 _REQUESTS_MAX = 3
 
 
-class AheadReader:
+class AheadReader(LogReader):
     """Requests commits of another reader ahead; ``tag`` looks up a file of the log."""
 
     def __init__(

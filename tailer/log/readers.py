@@ -7,9 +7,9 @@ they read says nothing about the table: commits are parsed by :class:`tailer.log
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Protocol
 
 from tailer.delta.segment import format_commit_name
 from tailer.log.json_files import CommitText, JsonFiles
@@ -21,12 +21,14 @@ from tailer.store.budget import Budget
 SMALL_BYTES_MAX = 256 * 1024
 
 
-class LogReader(Protocol):
+class LogReader(ABC):
     """One way to read a log's files. Errors are those of :class:`tailer.store.Store`."""
 
+    @abstractmethod
     async def read_commit(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
         """Read a commit that is wanted since ``asked_at``."""
 
+    @abstractmethod
     async def find_blocking_files(
         self, reads: Sequence[tuple[str, int]], after: str | None = None
     ) -> BlockingFiles | None:
@@ -34,14 +36,14 @@ class LogReader(Protocol):
         read of it. Later ones may be left out; None if it is no quicker than one by one. Also
         returns the status of ``after``, taken once all reads have finished."""
 
-    def request_ahead(self, version: int, last: int | None) -> None:
+    def request_ahead(self, version: int, last: int | None) -> None:  # noqa: B027  # it need not
         """Request the commits from a version on, up to ``last``, if that helps."""
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027  # only some request ahead
         """Drop all requests."""
 
 
-class PlainReader:
+class PlainReader(LogReader):
     """Reads a file when it is wanted, from a store that answers at once."""
 
     def __init__(self, json: JsonFiles) -> None:
@@ -66,14 +68,8 @@ class PlainReader:
     ) -> BlockingFiles | None:
         return self._json.store.blocking_files()
 
-    def request_ahead(self, version: int, last: int | None) -> None:
-        """Request nothing: an answer takes no longer than a request."""
 
-    async def aclose(self) -> None:
-        """See :class:`LogReader`."""
-
-
-class BulkReader:
+class BulkReader(LogReader):
     """Asks a server for many small files at once, within a budget of bytes."""
 
     def __init__(self, json: JsonFiles, budget: Budget) -> None:
@@ -99,9 +95,3 @@ class BulkReader:
             return await self._json.fetch_files(reads, after)
         finally:
             self._budget.give_back(size)
-
-    def request_ahead(self, version: int, last: int | None) -> None:
-        """Request nothing."""
-
-    async def aclose(self) -> None:
-        """See :class:`LogReader`."""

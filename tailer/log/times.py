@@ -7,7 +7,12 @@ import datetime as dt
 from tailer.delta.actions import LONG_MAX
 from tailer.delta.segment import find_commits
 from tailer.delta.snapshot import TableState
-from tailer.delta.timestamps import find_enablement, first_at_or_after, last_at_or_before
+from tailer.delta.timestamps import (
+    find_commit_timestamp,
+    find_enablement,
+    first_at_or_after,
+    last_at_or_before,
+)
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 
@@ -56,6 +61,15 @@ async def last_version(log: TableLog, moment: str) -> int:
     return await version_at_or_before(log, parse_timestamp(moment))
 
 
+async def list_times(log: TableLog) -> dict[int, int]:
+    """Return when each version was committed, in epoch ms, by the times of the commits' files."""
+    times: dict[int, int] = {}
+    before: int | None = None
+    for version, file in find_commits(await log.list_files()).items():
+        times[version] = before = find_commit_timestamp(version, file.mtime_ms, before, None, None)
+    return times
+
+
 class _Times:
     """The timestamps of a log's commits.
 
@@ -73,11 +87,7 @@ class _Times:
     @classmethod
     async def from_log(cls, log: TableLog) -> _Times:
         state = (await log.load_snapshot()).state
-        rising: list[tuple[int, int]] = []
-        for version, file in find_commits(await log.list_files()).items():
-            floor = rising[-1][1] + 1 if rising else file.mtime_ms
-            rising.append((version, max(file.mtime_ms, floor)))
-        return cls(log, state, rising)
+        return cls(log, state, list((await list_times(log)).items()))
 
     async def find_time(self, version: int) -> int:
         return (await self.log.read_commit(version, self.state, None)).timestamp_ms

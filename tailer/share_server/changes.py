@@ -23,7 +23,7 @@ from tailer.delta.digests import file_digest
 from tailer.delta.parsing import build_action
 from tailer.delta.snapshot import find_file_key
 from tailer.errors import TailerError
-from tailer.log.times import version_at_or_after, version_at_or_before
+from tailer.log.times import list_times, version_at_or_after, version_at_or_before
 from tailer.plan.commit import CommitPlan, plan_commit
 from tailer.plan.live_files import LiveFiles
 from tailer.plan.rules import ChangeSource, Completions, choose_source
@@ -136,14 +136,14 @@ class _Walk:
         shown, at = (start, self.first) if self.historical else (end, self.last)
         writer = make_line_writer(self.table, links, form, versioned=True)
         head = writer.make_protocol_line(end.protocol)
-        sums = None if self.historical else await self.table.find_checksum(at)
+        sums = None if self.historical else await self.table.log.read_checksum(at)
         # The version is sent only if metadata of other versions may follow.
         head += writer.make_metadata_line(shown, at if self.historical else None, sums)
         chunks = self._make_chunks(opening, writer, asked, links)
         return QueryResult(self.first, form, asked.end_of_stream, head, chunks, hold=True)
 
     async def _find_time_before(self) -> int | None:
-        return (await self.table.list_times()).get(self.first - 1)
+        return (await list_times(self.table.log)).get(self.first - 1)
 
     async def _read_commit(self, version: int, before: Any, floor: int | None) -> Commit:
         try:

@@ -192,7 +192,7 @@ async def answer_metadata(
     form = choose_format(asked, state)
     writer = make_line_writer(table, links, form, versioned=travels)
     head = writer.make_protocol_line(state.protocol) + writer.make_metadata_line(
-        state, at, await table.find_checksum(at)
+        state, at, await table.log.read_checksum(at)
     )
     return QueryResult(at, form, end_of_stream=False, head=head)
 
@@ -234,7 +234,7 @@ async def answer_query(
     timestamp_ms = await table.find_timestamp(version, snapshot) if travels else 0
     writer = make_line_writer(table, links, form, versioned=travels)
     head = writer.make_protocol_line(state.protocol)
-    head += writer.make_metadata_line(state, version, await table.find_checksum(version))
+    head += writer.make_metadata_line(state, version, await table.log.read_checksum(version))
     refresh = None
     if body.include_refresh_token:
         refresh = _make_refresh_token(table, version, first_ms, links)

@@ -14,14 +14,13 @@ import anyio
 
 from tailer.delta.add_fields import AS_LOGGED
 from tailer.delta.checkpoint import add_objects
-from tailer.delta.checksum import VersionChecksum
 from tailer.delta.commit import Lines
 from tailer.delta.parsing import build_action, parse_document
-from tailer.delta.segment import find_commits
 from tailer.delta.snapshot import Reconciliation, Snapshot
 from tailer.delta.timestamps import find_enablement
 from tailer.errors import CorruptLog, TableError
 from tailer.log.table import TableLog
+from tailer.log.times import list_times
 from tailer.plan.live_files import LiveFiles
 from tailer.share_server.grants import TableConfig
 from tailer.storage import open_store
@@ -113,26 +112,13 @@ class SharedTable:
         """Return a function that makes URLs of the store; None if this server serves the files."""
         return None if self.config.proxy else await self.store.presigner(at, ttl_s)
 
-    async def find_checksum(self, version: int) -> VersionChecksum | None:
-        """Return the version's checksum file, with its size; None without one."""
-        return await self.log.read_checksum(version)
-
     async def find_timestamp(self, version: int, snapshot: Snapshot) -> int:
         """Return the version's timestamp in epoch ms, as in the history of the table."""
         state = snapshot.state
         since = find_enablement(state.protocol, state.metadata)
         in_commit = since is not None and version >= since[0]
-        floor = None if in_commit else (await self.list_times()).get(version)
+        floor = None if in_commit else (await list_times(self.log)).get(version)
         return await self.log.find_timestamp(version, snapshot, floor)
-
-    async def list_times(self) -> dict[int, int]:
-        """Return the modification times of all commits by version, raised to increase."""
-        rising: dict[int, int] = {}
-        before: int | None = None
-        for version, file in find_commits(await self.log.list_files()).items():
-            before = file.mtime_ms if before is None else max(file.mtime_ms, before + 1)
-            rising[version] = before
-        return rising
 
     def list_live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
         """Yield lists of the snapshot's adds as the log has them; see

@@ -39,7 +39,7 @@ BUDGET_BYTES = 4 * MEMORY_BYTES_MAX
 QUICK = FollowOptions(poll_min_s=0.001, poll_max_s=0.002)
 
 
-class MemoryReader:
+class MemoryReader(LogReader):
     """Commits in memory: each comes late, and one in three times it is said not to be there."""
 
     def __init__(self, seed: int) -> None:
