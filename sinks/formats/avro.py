@@ -74,8 +74,7 @@ class AvroEncoder(SchemaEncoder):
     def _build_record_schema(
         self, batch: ChangeBatch, rows: pa.StructType, name: str
     ) -> dict[str, Any]:
-        fields = [rows.field(i) for i in range(rows.num_fields)]
-        return build_record_schema(fields, name, Names(), self._build_namespace(batch))
+        return build_record_schema(rows.fields, name, Names(), self._build_namespace(batch))
 
     def _register_schema(self, part: str, schema: dict[str, Any]) -> int:
         """Return the id of a schema in the registry."""
@@ -96,8 +95,7 @@ class AvroEncoder(SchemaEncoder):
     def _build_envelope_schema(self, batch: ChangeBatch, row_type: pa.StructType) -> dict[str, Any]:
         names, namespace = Names(), self._build_namespace(batch)
         envelope = names.reserve_name("Envelope")
-        fields = [row_type.field(i) for i in range(row_type.num_fields)]
-        value = build_record_schema(fields, "Value", names)
+        value = build_record_schema(row_type.fields, "Value", names)
         own = f"{namespace}.Value"
         source = _make_plain_record(names.reserve_name("Source"), _SOURCE)
         transaction = _make_plain_record(names.reserve_name("Transaction"), _TRANSACTION)

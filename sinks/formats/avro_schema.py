@@ -100,8 +100,7 @@ def _build_type_schema(data_type: pa.DataType, name: str, names: Names) -> Any:
         local = "local-" if data_type.tz is None else ""
         return {"type": "long", "logicalType": f"{local}timestamp-micros"}
     if types.is_struct(data_type):
-        fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        return build_record_schema(fields, name, names)
+        return build_record_schema(data_type.fields, name, names)
     if types.is_list(data_type):
         return {
             "type": "array",

@@ -51,8 +51,7 @@ def connect_schema(data_type: pa.DataType) -> dict[str, Any]:
         name = "io.debezium.time.ZonedTimestamp" if zoned else "io.debezium.time.MicroTimestamp"
         return _make_named("string" if zoned else "int64", name)
     if types.is_struct(data_type):
-        fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        return _make_optional("struct") | {"fields": connect_fields(fields)}
+        return _make_optional("struct") | {"fields": connect_fields(data_type.fields)}
     if types.is_list(data_type):
         return _make_optional("array") | {"items": connect_schema(data_type.value_type)}
     if types.is_map(data_type):
@@ -126,10 +125,9 @@ def _find_nulls(array: pa.Array) -> pa.BooleanArray | None:
 
 def _convert_struct(array: pa.StructArray) -> pa.StructArray:
     columns = [connect_values(child) for child in list_children(array)]
-    names = [array.type.field(i).name for i in range(array.type.num_fields)]
     if not columns:
         return array
-    return pa.StructArray.from_arrays(columns, names=names, mask=_find_nulls(array))
+    return pa.StructArray.from_arrays(columns, names=array.type.names, mask=_find_nulls(array))
 
 
 def _convert_list(array: pa.Array, values: pa.Array) -> pa.ListArray:

@@ -183,10 +183,9 @@ class DebeziumEncoder(BatchEncoder):
     ) -> pa.BinaryArray:
         if not self.schema:
             return as_binary(json_values(keys))
-        fields = [keys.type.field(i) for i in range(keys.type.num_fields)]
         schema = {
             "type": "struct",
-            "fields": connect_fields(fields, required=required_columns(batch)),
+            "fields": connect_fields(keys.type.fields, required=required_columns(batch)),
             "optional": False,
             "name": f"{_join_names(self.name, table)}.Key",
         }
@@ -222,7 +221,7 @@ def _make_field(name: str, kind: str, *, optional: bool = False) -> dict[str, An
 def _build_envelope_schema(name: str, table: str, rows: pa.StructType) -> str:
     """Return the Connect schema of the envelope, as JSON text."""
     prefix = _join_names(name, table)
-    columns = connect_fields([rows.field(i) for i in range(rows.num_fields)])
+    columns = connect_fields(rows.fields)
     value = {
         "type": "struct", "fields": columns, "optional": True, "name": f"{prefix}.Value",
     }  # fmt: skip

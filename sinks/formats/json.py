@@ -335,7 +335,7 @@ def iso_timestamp(micros: int) -> str:
 
 
 def _format_structs(array: pa.StructArray) -> pa.StringArray:
-    fields = [array.type.field(i).name for i in range(array.type.num_fields)]
+    fields = array.type.names
     if not fields:
         return _mask_nulls(pa.repeat(pa.scalar("{}"), len(array)), array)
     return _mask_nulls(json_objects(fields, list_children(array)), array)

@@ -50,8 +50,7 @@ class JsonSchemaEncoder(RegistryEncoder):
 
     def _encode_rows(self, batch: ChangeBatch) -> Records:
         records, rows = self._inner.encode(batch).whole(), data_columns(batch).type
-        fields = [rows.field(i) for i in range(rows.num_fields)]
-        schema = _build_envelope_schema(self.envelope, fields)
+        schema = _build_envelope_schema(self.envelope, rows.fields)
         number = self._register_schema(batch, "value", "Value", schema)
         values = _frame_values(number, records.values)
         keys = records.keys
@@ -59,7 +58,7 @@ class JsonSchemaEncoder(RegistryEncoder):
             own = _make_object(
                 {
                     f.name: build_nullable_schema(f.type)
-                    for f in fields
+                    for f in rows.fields
                     if f.name in self.key_columns
                 }
             )
@@ -120,8 +119,7 @@ def _build_type_schema(data_type: pa.DataType) -> dict[str, Any]:
     if types.is_floating(data_type):
         return {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
     if types.is_struct(data_type):
-        fields = (data_type.field(i) for i in range(data_type.num_fields))
-        return _make_object({field.name: build_nullable_schema(field.type) for field in fields})
+        return _make_object({f.name: build_nullable_schema(f.type) for f in data_type.fields})
     if types.is_list(data_type):
         return {"type": "array", "items": build_nullable_schema(data_type.value_type)}
     if types.is_map(data_type):

@@ -252,8 +252,9 @@ def _cut_column(batch: ChangeBatch, name: str, keep: int) -> ChangeBatch:
     if before is not None:
         fields = before.flatten()
         fields[at] = _cut(fields[at], keep)
-        kept = [before.type.field(i) for i in range(before.type.num_fields)]
-        before = pa.StructArray.from_arrays(fields, fields=kept, mask=before.is_null())
+        before = pa.StructArray.from_arrays(
+            fields, fields=before.type.fields, mask=before.is_null()
+        )
     return structs.replace(batch, rows=rows, before=before)
 
 
@@ -286,8 +287,7 @@ def _set_mark(batch: ChangeBatch, mark: str, names: Sequence[str]) -> ChangeBatc
 def _add_field(image: pa.StructArray | None, name: str, data_type: pa.DataType) -> Any:
     if image is None:
         return None
-    fields = [image.type.field(i) for i in range(image.type.num_fields)]
-    fields.append(pa.field(name, data_type))
+    fields = [*image.type.fields, pa.field(name, data_type)]
     columns = [*image.flatten(), pa.nulls(len(image), data_type)]
     return pa.StructArray.from_arrays(columns, fields=fields, mask=image.is_null())
 

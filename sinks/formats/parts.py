@@ -90,7 +90,7 @@ def key_array(batch: ChangeBatch, names: tuple[str, ...], rows: pa.StructArray) 
 
     Raises :class:`TableError` for a column that the version does not have.
     """
-    there = {rows.type.field(i).name: i for i in range(rows.type.num_fields)}
+    there = {name: i for i, name in enumerate(rows.type.names)}
     check_key(names, there, batch.version)
     columns = rows.flatten()
     found = [there[name] for name in names]

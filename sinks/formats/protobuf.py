@@ -237,7 +237,7 @@ def _extend_newest(versions: _Versions, name: str, wanted: Fields) -> Schema:
 
 
 def _build_columns(rows: pa.StructType) -> Fields:
-    return build_fields(rows.field(i) for i in range(rows.num_fields))
+    return build_fields(rows.fields)
 
 
 def _find_times(part: FilePart) -> dict[str, str | int]:

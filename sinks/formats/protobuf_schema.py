@@ -92,8 +92,7 @@ def _build_field(data_type: pa.DataType, path: str) -> Field | None:
     if is_arrow_variant(data_type):
         return Field("string")
     if types.is_struct(data_type):
-        members = [data_type.field(i) for i in range(data_type.num_fields)]
-        return Field(members=build_fields(members, f"{path}."))
+        return Field(members=build_fields(data_type.fields, f"{path}."))
     if types.is_list(data_type):
         return _make_repeated(ELEMENT, {"value": data_type.value_type}, path)
     if types.is_map(data_type):

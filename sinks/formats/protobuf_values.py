@@ -74,8 +74,7 @@ def field_parts(field: Field, array: pa.Array) -> list[ValuePart]:
 
 def struct_parts(fields: Fields, array: pa.StructArray) -> list[ValuePart]:
     """Encode the members of structs, whatever is null."""
-    names = [array.type.field(i).name for i in range(array.type.num_fields)]
-    return message_parts(fields, zip(names, list_children(array), strict=True))
+    return message_parts(fields, zip(array.type.names, list_children(array), strict=True))
 
 
 def sized_parts(parts: list[ValuePart]) -> list[ValuePart]:

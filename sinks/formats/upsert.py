@@ -44,8 +44,7 @@ class UpsertEncoder(BatchEncoder):
     def _encode_rows(self, batch: ChangeBatch) -> Records:
         images = Images(batch)
         rows = images.rows
-        names = [rows.type.field(i).name for i in range(rows.type.num_fields)]
-        values = json_objects_joined(names, list_children(rows))
+        values = json_objects_joined(rows.type.names, list_children(rows))
         keys = json_keys(key_array(batch, self.key_columns, rows))
         records = Records(keys, values, event_headers(batch), commit_ms(batch))
         return with_nulls(batch, records, images.gone)

@@ -32,8 +32,8 @@ def map_schema(schema: pa.Schema) -> dict[str, Any]:
 def _map_type(data_type: pa.DataType) -> dict[str, Any]:
     types = pa.types
     if types.is_struct(data_type):
-        fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        return {"type": "object", "properties": {f.name: _map_type(f.type) for f in fields}}
+        members = {f.name: _map_type(f.type) for f in data_type.fields}
+        return {"type": "object", "properties": members}
     if types.is_list(data_type):
         return _map_type(data_type.value_type)
     for fits, name in (

@@ -262,7 +262,7 @@ def _make_struct_converter(
 ) -> Convert:
     if not pa.types.is_struct(source):
         raise _make_mismatch_error(source, "struct", column)
-    file_fields = FileFields(source.field(i) for i in range(source.num_fields))
+    file_fields = FileFields(source.fields)
     parts: list[tuple[int, Convert] | pa.DataType] = []
     for field in target:
         match = find_field(file_fields, field, mapping)
@@ -358,11 +358,7 @@ def _make_map_converter(
 
 def _make_variant_converter(source: pa.DataType, column: str) -> Convert:
     """Return the converter of a variant to its two parts; shredded variants are reassembled."""
-    names = (
-        {source.field(i).name for i in range(source.num_fields)}
-        if (pa.types.is_struct(source))
-        else set()
-    )
+    names = set(source.names) if pa.types.is_struct(source) else set()
     if "metadata" not in names or not names & {"value", "typed_value"}:
         raise _make_mismatch_error(source, "variant", column)
     if "typed_value" in names:

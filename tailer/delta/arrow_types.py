@@ -109,8 +109,7 @@ def delta_type(data_type: pa.DataType) -> Any:
     if is_arrow_variant(data_type):
         return "variant"
     if pa.types.is_struct(data_type):
-        fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        return {"type": "struct", "fields": [delta_field(f) for f in fields]}
+        return {"type": "struct", "fields": [delta_field(f) for f in data_type.fields]}
     if pa.types.is_list(data_type):
         element = delta_type(data_type.value_type)
         return {"type": "array", "elementType": element, "containsNull": True}

@@ -130,8 +130,7 @@ def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.StructArray]:
 
 
 def _list_columns(rows: pa.StructArray) -> dict[str, pa.Array]:
-    names = [rows.type.field(i).name for i in range(rows.type.num_fields)]
-    return dict(zip(names, rows.flatten(), strict=True))
+    return dict(zip(rows.type.names, rows.flatten(), strict=True))
 
 
 def _convert_values(column: pa.Array) -> list[Any]:
@@ -257,7 +256,7 @@ def _check_fields(
         return
     if not pa.types.is_struct(rows.type):
         raise CorruptLog(f"the {action} action is not an object")
-    fields = {rows.type.field(i).name: i for i in range(rows.type.num_fields)}
+    fields = {name: i for i, name in enumerate(rows.type.names)}
     columns = rows.flatten()
     for name in needed:
         if name not in fields or columns[fields[name]].null_count:
@@ -308,7 +307,7 @@ def _to_plain_adds(column: pa.Array) -> pa.Array:
     of texts."""
     if not pa.types.is_struct(column.type):
         return column
-    names = [column.type.field(i).name for i in range(column.type.num_fields)]
+    names = column.type.names
     fields = [column.field(i) for i in range(len(names))]
     plain = [_to_plain_field(name, field) for name, field in zip(names, fields, strict=True)]
     if all(new is old for new, old in zip(plain, fields, strict=True)):
@@ -348,5 +347,4 @@ def _find_key_field(kind: pa.DataType) -> str | None:
     """
     if not pa.types.is_struct(kind):
         return None
-    names = {kind.field(i).name for i in range(kind.num_fields)}
-    return next((name for name in _KEY_FIELDS if name in names), None)
+    return next((name for name in _KEY_FIELDS if name in kind.names), None)

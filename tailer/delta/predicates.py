@@ -310,7 +310,7 @@ def _parse_literal(literal: Literal, kind: str) -> Any:
     if value_type == "date" and kind == "date":
         return _parse_date(value)
     if value_type == "timestamp" and kind == "timestamp":
-        return _parse_moment(value, kind)
+        return _parse_moment(value)
     return None
 
 
@@ -344,20 +344,14 @@ def _parse_sql_literal(value: str, value_type: str, kind: str) -> Any:
 
 
 def _parse_date(value: str) -> dt.date | None:
-    if len(value) == 10:
-        try:
-            return dt.date.fromisoformat(value)
-        except ValueError:
-            return None
+    with suppress(ValueError):
+        return dt.date.fromisoformat(value) if len(value) == 10 else None
     return None
 
 
-def _parse_moment(value: str, kind: str) -> dt.datetime | None:
+def _parse_moment(value: str) -> dt.datetime | None:
     """Parse a time with a zone; without one it would be in a zone that only the client knows."""
-    if not _has_zone(value) or kind != "timestamp":
-        return None
-    try:
+    with suppress(ValueError):
         moment = dt.datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None
+        return moment if _has_zone(value) and moment.tzinfo is not None else None
+    return None

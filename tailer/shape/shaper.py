@@ -309,8 +309,7 @@ def _split_data(rows: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _split_fields(images: pa.StructArray) -> dict[str, pa.Array]:
-    names = [images.type.field(i).name for i in range(images.type.num_fields)]
-    return dict(zip(names, images.flatten(), strict=True))
+    return dict(zip(images.type.names, images.flatten(), strict=True))
 
 
 def _convert_crossing(

@@ -123,8 +123,8 @@ def _build_table(
 
 def _widen_array(array: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
     """Return the array with its missing fields added, as nulls."""
-    fields = [wanted.field(i) for i in range(wanted.num_fields)]
-    given = {array.type.field(i).name for i in range(array.type.num_fields)}
+    fields = wanted.fields
+    given = set(array.type.names)
     children = [
         array.field(f.name) if f.name in given else pa.nulls(len(array), f.type) for f in fields
     ]
