@@ -385,6 +385,15 @@ def out_of_reach(what: str, e: BaseException) -> TransientError:
 
 
 @contextmanager
+def placing(where: str) -> Iterator[None]:
+    """Raise a :class:`ConfigError` of the block as one that begins with ``where`` it is."""
+    try:
+        yield
+    except ConfigError as e:
+        raise ConfigError(f"{where}: {e}") from e
+
+
+@contextmanager
 def healing(what: str) -> Iterator[None]:
     """Raise what :func:`may_heal`, and a lack of memory, as a :class:`TransientError`, which says
     ``what`` could not be done."""

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from tailer.decode.rows import DecodeOptions
 from tailer.decode.tracking import OnRead
 from tailer.delta.snapshot import TableState
-from tailer.errors import ConfigError, meant
+from tailer.errors import ConfigError, meant, placing
 from tailer.feed.options import FeedOptions
 from tailer.log.follow import FollowOptions
 from tailer.plan.rules import ChangeSource
@@ -130,10 +130,8 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     def check(self, state: TableState, table: str) -> None:
         """Raise :class:`ConfigError` for a selection or a column of the key that does not fit the
         table."""
-        try:
+        with placing(table):
             check_selection(self.selection, state, self.writer_timezone)
-        except ConfigError as e:
-            raise ConfigError(f"{table}: {e}") from None
         for name in self.key:
             if name not in state.schema.names:
                 raise ConfigError(

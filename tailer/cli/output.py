@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tailer.api.batches import Ids
 from tailer.changes import ChangeBatch
+from tailer.delta.arrow_types import inner_fields
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.process.threads import run_blocking
 from tailer.sink import Sink, SinkTraits, make_sink
@@ -141,9 +142,9 @@ def _check_parquet(schema: pa.Schema) -> None:
 
 
 def _holds_empty_struct(data_type: pa.DataType) -> bool:
-    inside = [data_type.field(i).type for i in range(getattr(data_type, "num_fields", 0))]
+    inside = inner_fields(data_type)
     empty = pa.types.is_struct(data_type) and not inside
-    return empty or any(map(_holds_empty_struct, inside))
+    return empty or any(_holds_empty_struct(f.type) for f in inside)
 
 
 async def _open_sink(path: Path, kind: str, schema: pa.Schema, ids: Ids) -> Sink:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.delta.arrow_types import holds_arrow_variant
+from tailer.delta.arrow_types import holds_arrow_variant, inner_fields
 from tailer.errors import UnsupportedTable
 
 #: Sides of a row. ``PLACED`` is a row that leaves and comes at the same place of two files.
@@ -165,8 +165,7 @@ def _find_engine_type(data_type: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_string(data_type):
         return pa.binary()
-    fields = [data_type.field(i) for i in range(getattr(data_type, "num_fields", 0))]
-    inner = [f.with_type(_find_engine_type(f.type)) for f in fields]
+    inner = [f.with_type(_find_engine_type(f.type)) for f in inner_fields(data_type)]
     if types.is_struct(data_type):
         return pa.struct(inner or [pa.field("nothing", pa.bool_())])
     if types.is_map(data_type):
@@ -227,12 +226,10 @@ def _measure_map_depth(data_type: pa.DataType) -> int:
     """Return how many maps and lists are nested, down to the innermost map."""
     if not has_map(data_type):
         return 0
-    inside = max(_measure_map_depth(data_type.field(i).type) for i in range(data_type.num_fields))
+    inside = max(_measure_map_depth(f.type) for f in inner_fields(data_type))
     return inside + (not pa.types.is_struct(data_type))
 
 
 def has_map(data_type: pa.DataType) -> bool:
     """Return whether there is a map at any depth."""
-    if pa.types.is_map(data_type):
-        return True
-    return any(has_map(data_type.field(i).type) for i in range(getattr(data_type, "num_fields", 0)))
+    return pa.types.is_map(data_type) or any(has_map(f.type) for f in inner_fields(data_type))

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, get_args
 from tailer.config.settings import DAEMON, FEED, TABLE_OF_OPTIONS, Section, read_document
 from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
-from tailer.errors import ConfigError, mistakes
+from tailer.errors import ConfigError, mistakes, placing
 from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.policy import Policies
 from tailer.log.follow import FollowOptions
@@ -161,22 +161,18 @@ def _parse_stores(path: Path, values: Mapping[str, Any]) -> dict[str, dict[str, 
         path, "store", values, dict.fromkeys(remote_schemes(catalogs=False), TABLE_OF_OPTIONS)
     )
     for name in section.given:
-        try:
+        with placing(f"{path}: store.{name}"):
             storage_named(name).check_options(section[name])
-        except ConfigError as e:
-            raise ConfigError(f"{path}: store.{name}: {e}") from e
     return section.given
 
 
 def _parse_catalogs(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tables ``[catalogs.NAME]``, checked."""
     for name, options in values.items():
-        try:
+        with placing(f"{path}: catalogs.{name}"):
             if not isinstance(options, dict):
                 raise ConfigError("it must be a table")
             storage_of("uc://").check_options(options)
-        except ConfigError as e:
-            raise ConfigError(f"{path}: catalogs.{name}: {e}") from e
     return {**values}
 
 

@@ -16,7 +16,7 @@ import anyio
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
 from tailer.daemon.discovery import discover_tables, is_pattern
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, placing
 from tailer.feed.copy_repairs import RepairCopy, RepairCounts
 from tailer.feed.parked_file import ParkedFile
 from tailer.feed.progress import FeedProgress, Observer
@@ -42,20 +42,16 @@ _TABLE = "{table}"
 def make_offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetStore:
     """Return the store of the feed's offset. ``standby``: acquiring it waits for its owner."""
     options = config.stores.get(storage_of(str(config.state)).name, {})
-    try:
+    with placing(f"{config.path}: daemon.state"):
         return open_offset_store(
             config.state, feed, options, standby=standby, lease_s=config.lease_s
         )
-    except ConfigError as e:
-        raise ConfigError(f"{config.path}: daemon.state: {e}") from e
 
 
 def lock_place(config: Config) -> None:
     """Lock the place in the configuration's lock folder. Raises :class:`ConfigError` naming it."""
-    try:
+    with placing(f"{config.path}: daemon.lock_folder"):
         keep_place(config.lock_folder)
-    except ConfigError as e:
-        raise ConfigError(f"{config.path}: daemon.lock_folder: {e}") from e
 
 
 def _resolve_address(config: Config, table: str) -> str:
@@ -67,19 +63,15 @@ def _resolve_address(config: Config, table: str) -> str:
 
 def make_table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) -> TableLog:
     """Return the log of a feed's table."""
-    try:
+    with placing(f"{config.path}: feeds.{feed.name}"):
         address = _resolve_address(config, feed.table)
         store = open_store(address, feed.store, traffic)
-    except ConfigError as e:
-        raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
     return TableLog(store)
 
 
 def _make_sink(config: Config, place: str, sink: SinkConfig) -> Sink:
-    try:
+    with placing(f"{config.path}: feeds.{place}"):
         return make_sink(sink.type, sink.options, config.folder)
-    except ConfigError as e:
-        raise ConfigError(f"{config.path}: feeds.{place}: {e}") from e
 
 
 def make_feed_sink(config: Config, feed: FeedConfig) -> Sink:
@@ -286,10 +278,8 @@ async def find_pattern_feeds(config: Config, feed: FeedConfig) -> PatternFeeds:
 
     ``{table}`` in a sink's options is replaced by the text that the stars match.
     """
-    try:
+    with placing(f"{config.path}: feeds.{feed.name}.table"):
         discovered = await discover_tables(_resolve_address(config, feed.table), feed.store)
-    except ConfigError as e:
-        raise ConfigError(f"{config.path}: feeds.{feed.name}.table: {e}") from e
     feeds = [_build_feed_config(feed, match, table) for match, table in discovered.tables.items()]
     refused = {
         table: f"{table} is not followed: {match!r}, the match of the pattern, can't be part of "

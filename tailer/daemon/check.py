@@ -37,6 +37,7 @@ from tailer.errors import (
     meant,
     mistakes,
     out_of_reach,
+    placing,
     printable,
 )
 from tailer.feed.fitting import Fitting
@@ -119,14 +120,12 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
         _check_key(config, feed, sink, columns.names)
         _check_row_ids(sink, state)
         offsets = make_offset_store(config, feed.name)
-        try:
+        with placing(f"{config.path}: feeds.{feed.name}"):
             has_written = await _check_delivery(feed.name, sink, offsets)
             sink_offset, offset, owner = await _find_saved_offset(feed.name, sink, offsets)
             if offset is not None:
                 await check_place(log, offset)
             check_target(sink, sink_offset, offset, has_written=has_written and not owner)
-        except ConfigError as e:
-            raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
         await sink.rehearse(feed.name, columns)
         origin = f"saved offset{owner}"
         if offset is None:

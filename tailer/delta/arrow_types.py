@@ -40,6 +40,11 @@ VARIANT = pa.struct(
 )
 
 
+def inner_fields(data_type: pa.DataType) -> list[pa.Field]:
+    """Return the fields of a nested type; of any other type, none."""
+    return [data_type.field(i) for i in range(data_type.num_fields)]
+
+
 def is_arrow_variant(data_type: pa.DataType) -> bool:
     """Return whether this Arrow type is that of a variant, by its mark."""
     if not pa.types.is_struct(data_type) or data_type.num_fields != 2:
@@ -50,10 +55,8 @@ def is_arrow_variant(data_type: pa.DataType) -> bool:
 
 def holds_arrow_variant(data_type: pa.DataType) -> bool:
     """Return whether this Arrow type is, or contains at any depth, that of a variant."""
-    return is_arrow_variant(data_type) or any(
-        holds_arrow_variant(data_type.field(i).type)
-        for i in range(getattr(data_type, "num_fields", 0))
-    )
+    inner = inner_fields(data_type)
+    return is_arrow_variant(data_type) or any(holds_arrow_variant(f.type) for f in inner)
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:

@@ -42,7 +42,6 @@ from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
 from tailer.delta.add_fields import FILES, WITH_STATISTICS, WITH_TIMES
 from tailer.delta.commit import Commit
 from tailer.delta.digests import file_digest
-from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import Snapshot, find_file_key
 from tailer.errors import FileGone, TableError, spilling
 from tailer.feed.orders import ResnapshotRequest
@@ -55,7 +54,6 @@ from tailer.plan.rules import FileOrder, by_path, choose_snapshot_order, plan_sn
 from tailer.process.json_decoders import json_decoder
 from tailer.process.threads import run_blocking
 from tailer.shape.pruning import Pruning
-from tailer.store import LOG_DIR
 
 #: The number of files that are sorted in memory; they take about 20 MB.
 RUN_FILES = 20_000
@@ -124,10 +122,6 @@ def _read_run(run: IO[bytes]) -> Iterator[AddFile]:
         yield from map(decoder.decode, run)
 
 
-async def _find_timestamp(context: ReadContext, snapshot: Snapshot, floor_ms: int | None) -> int:
-    return await context.log.find_timestamp(snapshot.version, snapshot, floor_ms)
-
-
 async def plan_snapshot_files(
     context: ReadContext, snapshot: Snapshot, timestamp_ms: int, first: Offset,
     observer: Observer | None = None,
@@ -153,7 +147,8 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
     """
     tag = await find_commit_tag(context.log, start.version)
     snapshot = await snapshot_for(context.log, start, start.version)
-    timestamp = await _find_timestamp(context, snapshot, start.timestamp_floor_ms)
+    floor_ms = start.timestamp_floor_ms
+    timestamp = await context.log.find_timestamp(snapshot.version, snapshot, floor_ms)
     first = structs.replace(start, table_id=snapshot.state.table_id)
     first = first.resumable_with(context.counted_by)
     details = {"reason": "start", "version": start.version}
@@ -213,7 +208,7 @@ class Resnapshot:
         version, log = stream.version - 1, self.context.log
         tag = None if self._files else await find_commit_tag(log, version)
         snapshot = await snapshot_for(log, stream, version)
-        timestamp = await _find_timestamp(self.context, snapshot, stream.timestamp_floor_ms)
+        timestamp = await log.find_timestamp(version, snapshot, stream.timestamp_floor_ms)
         if self._files is None:
             self._first = version
             live = log.live_files(snapshot)
@@ -235,11 +230,11 @@ class Resnapshot:
                     rows = Version(version, timestamp, snapshot.state, plan)
                     await self._read_version(rows, stream, emit)
             except FileGone as e:
-                if not await self._is_committed(stream.version):
+                if not await log.has_commit(stream.version):
                     raise TableError(e.what, version=version, path=e.path, hint=e.hint) from None
                 self._added.append(add)  # a later version removes it; the stream will deliver that
                 return
-            if await self._is_committed(stream.version):
+            if await log.has_commit(stream.version):
                 return
         await emit(self._build_notice("snapshot_end", stream, version, timestamp))
         self._files = None
@@ -293,13 +288,6 @@ class Resnapshot:
                 await emit(structs.replace(batch, offset=offset, next_offset=stream))
 
         await read_span(self.context, Span.from_version(version, first), emit_counted, joins=False)
-
-    async def _is_committed(self, version: int) -> bool:
-        try:
-            await self.context.log.store.stat(f"{LOG_DIR}/{format_commit_name(version)}")
-        except FileNotFoundError:
-            return False
-        return True
 
     def _build_notice(self, kind: str, stream: Offset, version: int, timestamp_ms: int) -> Notice:
         details = {"reason": "resnapshot", "version": self._first, "where": self.request.text}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -91,19 +91,16 @@ class LogListing:
 
     async def last_checkpoint(self) -> LastCheckpoint | None:
         """Return the content of ``_last_checkpoint``, a hint; None if it can't be trusted."""
-        try:
-            path = f"{LOG_DIR}/_last_checkpoint"
-            data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
-            return parse_last_checkpoint(data) if status.size <= len(data) else None
-        except (FileNotFoundError, CorruptLog):
-            return None
+        return await self._read_hint("_last_checkpoint", parse_last_checkpoint)
 
     async def read_checksum(self, version: int) -> VersionChecksum | None:
         """Return a version's checksum file (``.crc``), parsed; None without a trustworthy one."""
+        return await self._read_hint(f"{version:020d}.crc", parse_checksum)
+
+    async def _read_hint(self, name: str, parse: Callable[[bytes], T]) -> T | None:
         try:
-            path = f"{LOG_DIR}/{version:020d}.crc"
-            data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
-            return parse_checksum(data) if status.size <= len(data) else None
+            data, status = await self.store.read(f"{LOG_DIR}/{name}", 0, MEMORY_BYTES_MAX)
+            return parse(data) if status.size <= len(data) else None
         except (FileNotFoundError, CorruptLog):
             return None
 
@@ -150,11 +147,7 @@ class LogListing:
 
         It is looked up by itself, because a listing may be older.
         """
-        return version >= 0 and await self.has_file(format_commit_name(version))
-
-    async def has_file(self, name: str) -> bool:
-        """Return whether the log has a file of this name."""
-        return await self.find_tag(name) is not None
+        return version >= 0 and await self.find_tag(format_commit_name(version)) is not None
 
     async def find_tag(self, name: str) -> str | None:
         """Return the tag of a file of the log; None if there is no such file."""

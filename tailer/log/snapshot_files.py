@@ -114,7 +114,7 @@ class SnapshotFiles:
             return await read_by_any_way(snapshot.segment, files, read_segment)
         except TableError:
             checkpoint = snapshot.segment.checkpoint
-            if checkpoint and not await self._log.has_file(checkpoint.files[0].name):
+            if checkpoint and await self._log.find_tag(checkpoint.files[0].name) is None:
                 raise self._log.make_vanished_error(
                     FileNotFoundError(checkpoint.files[0].name)
                 ) from None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, placing
 from tailer.network.clients import SharedClients
 from tailer.storage import Storage, storage_of, take_also
 from tailer.storage.patterns import find_matching_tables
@@ -47,11 +47,9 @@ class GlueStorage(Storage):
             return CatalogTable("", await client.find_location(database, name))
 
         async def open_files(found: CatalogTable) -> Store:
-            try:
+            with placing(f"glue://{database}.{name} is at {found.location}"):
                 storage = storage_of(found.location)
                 return storage.open_store(found.location, options, traffic)
-            except ConfigError as e:
-                raise ConfigError(f"glue://{database}.{name} is at {found.location}: {e}") from e
 
         async def close() -> None:
             nonlocal client

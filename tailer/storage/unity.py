@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, placing
 from tailer.network.clients import SharedClients
 from tailer.storage import Storage, storage_of
 from tailer.storage.patterns import find_matching_tables
@@ -102,7 +102,7 @@ class _Source:
 
     async def _open_store(self, table: CatalogTable) -> Store:
         location, others = table.location, dict(self._others)
-        try:
+        with placing(f"uc://{self._name} is at {location}"):
             storage = storage_of(location)
             stores = others.pop("stores", {})
             options = {**storage.options_of(location, stores), **others}
@@ -112,8 +112,6 @@ class _Source:
                 lambda: self._take_client().request_credentials(self._name),
             )
             return await storage.open_vended(location, options, vendor, self._traffic)
-        except ConfigError as e:
-            raise ConfigError(f"uc://{self._name} is at {location}: {e}") from e
 
     async def _close_client(self) -> None:
         client, self._client = self._client, None
