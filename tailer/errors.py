@@ -292,6 +292,15 @@ def first_error(group: BaseException) -> BaseException:
 
 
 @contextmanager
+def ungrouping() -> Iterator[None]:
+    """Raise the one error that ended a group of tasks in the block as itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
+
+
+@contextmanager
 def mistakes() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Collect the mistakes of a block, so that one does not hide the next.
 

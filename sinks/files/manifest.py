@@ -26,7 +26,7 @@ from tailer.errors import (
     OffsetError,
     TargetRefused,
     TransientError,
-    first_error,
+    ungrouping,
 )
 from tailer.storage.targets import Target
 
@@ -175,12 +175,10 @@ class Manifest:
             data = json.dumps(begun).encode()
             found.append(await self._target.create(_format_name(number, "begun"), data))
 
-        try:
+        with ungrouping():
             async with anyio.create_task_group() as tasks:  # no time more, on a store
                 tasks.start_soon(begin)
                 left = await self._is_unchanged()
-        except BaseExceptionGroup as group:
-            raise first_error(group) from None
         if not found[0]:
             return False
         if not left:

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import anyio
 
-from tailer.errors import first_error
+from tailer.errors import ungrouping
 
 T = TypeVar("T")
 
@@ -50,12 +50,10 @@ async def pipe_items(
                     await publish(item)
 
     # This task closes the receiving end, or a failing publisher would show up as a broken stream.
-    try:
+    with ungrouping():
         async with send, receive, anyio.create_task_group() as tasks:
             tasks.start_soon(reader)
             tasks.start_soon(write)
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
 
 
 async def read_ahead(read: ReadAll[T]) -> AsyncGenerator[T, None]:

@@ -12,7 +12,7 @@ import anyio
 from tailer.delta.checksum import VersionChecksum, parse_checksum
 from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from tailer.delta.segment import LogFile, LogKind, find_segments, format_commit_name, parse_log_file
-from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, first_error
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, ungrouping
 from tailer.log.json_files import MEMORY_BYTES_MAX
 from tailer.store import LOG_DIR, Store
 
@@ -191,12 +191,10 @@ async def _wait_for_both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:
     async def wait() -> None:
         found.append(await other)
 
-    try:
+    with ungrouping():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             first = await one
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
     return first, found[0]
 
 

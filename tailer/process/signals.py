@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import ClassVar, NoReturn, TypeVar
 
-from tailer.errors import first_error
+from tailer.errors import ungrouping
 
 T = TypeVar("T")
 
@@ -285,34 +285,32 @@ async def run_until_stopped(
     if receiver.must_stop(on_hangup=on_hangup is None):
         return True
     stopped = False
-    try:
-        with (
-            _limit_grace(grace_s, overdue) as begin_grace,
-            receiver.watch_signals(begin_grace, on_hangup=on_hangup is None),
-        ):
-            async with anyio.create_task_group() as tasks:
+    with (
+        ungrouping(),
+        _limit_grace(grace_s, overdue) as begin_grace,
+        receiver.watch_signals(begin_grace, on_hangup=on_hangup is None),
+    ):
+        async with anyio.create_task_group() as tasks:
 
-                async def wait_for_stop() -> None:
-                    nonlocal stopped
-                    await wait_for_stop_signal(on_hangup=on_hangup is None)
-                    stopped = True
-                    begin_grace()
-                    tasks.cancel_scope.cancel()
+            async def wait_for_stop() -> None:
+                nonlocal stopped
+                await wait_for_stop_signal(on_hangup=on_hangup is None)
+                stopped = True
+                begin_grace()
+                tasks.cancel_scope.cancel()
 
-                async def wait_for_hangups(answer: Callable[[], Awaitable[None]]) -> None:
-                    while True:
-                        await receiver.wait_until(lambda: receiver.hangup)
-                        receiver.hangup = False
-                        await answer()
+            async def wait_for_hangups(answer: Callable[[], Awaitable[None]]) -> None:
+                while True:
+                    await receiver.wait_until(lambda: receiver.hangup)
+                    receiver.hangup = False
+                    await answer()
 
-                async def work_to_its_end() -> None:
-                    await work()
-                    tasks.cancel_scope.cancel()
+            async def work_to_its_end() -> None:
+                await work()
+                tasks.cancel_scope.cancel()
 
-                tasks.start_soon(wait_for_stop)
-                if on_hangup is not None:
-                    tasks.start_soon(wait_for_hangups, on_hangup)
-                tasks.start_soon(work_to_its_end)
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
+            tasks.start_soon(wait_for_stop)
+            if on_hangup is not None:
+                tasks.start_soon(wait_for_hangups, on_hangup)
+            tasks.start_soon(work_to_its_end)
     return stopped

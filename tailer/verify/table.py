@@ -26,7 +26,7 @@ from tailer.compare.engine import Engine, Unbalanced
 from tailer.compare.stream import REF_FIELDS, RowStream
 from tailer.decode.variant import canonicalize_variants
 from tailer.delta.snapshot import TableState
-from tailer.errors import CorruptRow, first_error
+from tailer.errors import CorruptRow, ungrouping
 from tailer.feed.options import FeedOptions
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_changes
@@ -145,7 +145,7 @@ async def _verify_in_schema(
 
 async def run_in_engine_thread(work: Callable[[BlockingPortal], T]) -> T:
     """Run blocking work in a thread, which reads the table through the portal that it is given."""
-    try:
+    with ungrouping():
         async with BlockingPortal() as portal, anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_when_cancelled, portal)
             try:
@@ -154,8 +154,6 @@ async def run_in_engine_thread(work: Callable[[BlockingPortal], T]) -> T:
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 raise
             tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
     return result
 
 

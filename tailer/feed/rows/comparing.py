@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal
 from tailer.changes import ChangeFile
 from tailer.decode.tracking import OnRead
 from tailer.decode.vectors import RowSelection
-from tailer.errors import first_error
+from tailer.errors import ungrouping
 from tailer.feed.rows.fetch import fetch_file
 from tailer.store import Store
 
@@ -36,9 +36,7 @@ async def compare_files(
         fetched = portal.call(fetch_file, store, file, on_read)
         return fetched.source, fetched.selection
 
-    try:
+    with ungrouping():
         async with BlockingPortal() as portal:
             result = await anyio.to_thread.run_sync(work, open_file)
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
     return result

@@ -15,7 +15,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import anyio
 
-from tailer.errors import first_error
+from tailer.errors import ungrouping
 
 Group = TypeVar("Group")
 Chunk = TypeVar("Chunk")
@@ -122,11 +122,9 @@ async def decode_in_lanes(
                 lane.mark_end(e)
                 await send.send(lane)
 
-    try:
+    with ungrouping():
         async with receive, anyio.create_task_group() as tasks:
             tasks.start_soon(begin)
             async for lane in receive:
                 while (chunk := await lane.take_chunk()) is not None:
                     await use(chunk)
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
