@@ -26,6 +26,7 @@ from sinks.formats.json import (
     json_objects,
     json_objects_joined,
     json_values,
+    mask_nulls,
 )
 from sinks.formats.parts import (
     BatchEncoder,
@@ -149,10 +150,7 @@ class DebeziumEncoder(BatchEncoder):
     def _format_rows(self, rows: pa.StructArray) -> pa.StringArray:
         """Return JSON objects of data columns, null where the struct is null."""
         values = connect_values(rows) if self.schema else rows
-        text = json_values(values)
-        if not rows.null_count:
-            return text
-        return pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
+        return mask_nulls(json_values(values), rows)
 
     def _build_source(
         self, batch: ChangeBatch, images: Images, table: str, times: dict[str, JsonText]

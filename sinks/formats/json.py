@@ -246,7 +246,7 @@ def base64_text(array: pa.BinaryArray) -> pa.StringArray:
             short = pc.binary_slice(text, 0, left - 3)
             padded = pc.binary_join_element_wise(short, padding, pa.scalar(b""))
             text = pc.if_else(cut, padded, text)
-    return _mask_nulls(text.cast(pa.string()), array)
+    return mask_nulls(text.cast(pa.string()), array)
 
 
 def _format_dates(array: pa.Array) -> pa.StringArray:
@@ -337,8 +337,8 @@ def iso_timestamp(micros: int) -> str:
 def _format_structs(array: pa.StructArray) -> pa.StringArray:
     fields = array.type.names
     if not fields:
-        return _mask_nulls(pa.repeat(pa.scalar("{}"), len(array)), array)
-    return _mask_nulls(json_objects(fields, list_children(array)), array)
+        return mask_nulls(pa.repeat(pa.scalar("{}"), len(array)), array)
+    return mask_nulls(json_objects(fields, list_children(array)), array)
 
 
 def list_children(array: pa.StructArray) -> list[pa.Array]:
@@ -360,7 +360,7 @@ def variant_text(array: pa.StructArray) -> pa.StringArray:
     )
 
 
-def _mask_nulls(text: pa.StringArray, array: pa.Array) -> pa.StringArray:
+def mask_nulls(text: pa.StringArray, array: pa.Array) -> pa.StringArray:
     """Return ``text``, null where the array is null."""
     if not array.null_count:
         return text
@@ -381,7 +381,7 @@ def _join_items(
     left: str, offsets: pa.Int32Array, items: pa.StringArray, right: str, array: pa.Array
 ) -> pa.StringArray:
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, items), ",")
-    return _mask_nulls(_join_parts(left, joined, right), array)
+    return mask_nulls(_join_parts(left, joined, right), array)
 
 
 def _format_maps(array: pa.MapArray) -> pa.StringArray:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import json_values
+from sinks.formats.json import json_values, mask_nulls
 from sinks.sql.database import ValueRefused
 from tailer.errors import ConfigError, TargetRefused
 
@@ -103,11 +103,10 @@ def hold_vectors(column: pa.Array, data_type: pa.FixedSizeListType) -> pa.Array:
 def vector_text(column: pa.FixedSizeListArray) -> pa.StringArray:
     """Return vectors as pgvector reads them."""
     text = json_values(column.cast(pa.list_(column.type.value_type)).cast(pa.list_(pa.float32())))
-    return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.string()))
+    return mask_nulls(text, column)
 
 
 def read_vectors(texts: pa.StringArray) -> pa.StringArray:
     """Return what pgvector writes in the form of :func:`vector_text`."""
     values = [None if text is None else json.loads(text) for text in texts.to_pylist()]
-    text = json_values(pa.array(values, pa.list_(pa.float32())))
-    return pc.if_else(texts.is_valid(), text, pa.scalar(None, pa.string()))
+    return mask_nulls(json_values(pa.array(values, pa.list_(pa.float32()))), texts)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import json_values, variant_text, view_text
+from sinks.formats.json import json_values, mask_nulls, variant_text, view_text
 from tailer.changes import is_arrow_variant
 
 #: The type of a variant's JSON.
@@ -70,10 +70,7 @@ def json_text(column: pa.Array) -> pa.StringArray:
     """Return values of a type that :func:`is_json` as JSON text; null stays null."""
     if column.type == JSON:
         return column.storage
-    text = json_values(column)
-    if not column.null_count:
-        return text
-    return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.string()))
+    return mask_nulls(json_values(column), column)
 
 
 def canonical_json(texts: pa.StringArray, data_type: pa.DataType) -> pa.StringArray:
