@@ -47,9 +47,11 @@ __all__ = [
     "mistakes",
     "no_room",
     "out_of_reach",
+    "placing",
     "printable",
     "spilling",
     "unexpected",
+    "ungrouping",
     "unreadable",
 ]
 
