@@ -16,7 +16,7 @@ decoded when it asks for a step. What is asked decides what is in memory.
 - **Who closes:** the decoder closes the files of its group, :class:`SpanFiles` all others.
 - **Elsewhere:** groups of a large span may be decoded by other processes, which run the same
   decoder (:class:`tailer.feed.read_context.RemoteDecoder`); the batches are made here, in order.
-  A group is decoded where there is room first: here, in two lanes, until the others are ready.
+  A group is decoded where there is room first: here, in two lanes, or there.
 - **What must never happen:** a second caller of ``decoder.decode_step`` while one is in a thread.
   The loop awaits each step before the next one, also when it is cancelled.
 """
@@ -111,9 +111,8 @@ async def _decode_remotely(
     decode: Decode,
     use: Use[Step],
 ) -> None:
-    """Decode a span elsewhere, unless it turns out to be small. Here is decoded what has been
-    decoded before, to find the changes, the rest of a file that was delivered in part, and what
-    comes before the other place is ready."""
+    """Decode a span elsewhere too, unless it turns out to be small. Here alone is decoded what has
+    been decoded before, to find the changes, and the rest of a file that was delivered in part."""
 
     async def decode_here(group: list[SpanEntry], use: Use[Step]) -> None:
         error = await open_files(context, group)
@@ -159,15 +158,13 @@ async def _share_groups(
     remote: RemoteDecoder,
     use: Use[Step],
 ) -> None:
-    """Decode each group where there is room first; here only until ``remote`` is ready, and not if
-    all is to be decoded there."""
-    is_ready = anyio.Event()
+    """Decode each group where there is room first: here, unless all is to be decoded there, and
+    there as soon as ``remote`` is ready."""
     add_room, rooms = anyio.create_memory_object_stream[Decode](math.inf)
 
     async def get_ready() -> None:
         for _ in range(await remote.start()):
             add_room.send_nowait(decode_there)
-        is_ready.set()
 
     async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
         if any(entry.file is not None and entry.file.kept is not None for entry in group):
@@ -177,8 +174,7 @@ async def _share_groups(
         try:
             await room(group, use)
         finally:
-            if room is decode_there or not is_ready.is_set():
-                add_room.send_nowait(room)
+            add_room.send_nowait(room)
 
     for _ in range(LANES if remote.here_bytes_max else 0):
         add_room.send_nowait(decode_here)
