@@ -1,6 +1,6 @@
 """A newcomer's first minutes, with their times: from an empty folder and an empty environment to
-the first event, SQL over a copy, Kafka and Spark, by the commands of README.md, docs/tutorial.md
-and docs/spark.md.
+the first event, a polars frame, SQL over a copy, Kafka and Spark, by the commands of README.md,
+docs/tutorial.md and docs/spark.md.
 
     python -m tools.first_minutes [FOLDER]
 
@@ -25,6 +25,13 @@ from tests.support.tutorial import tutorial
 
 # What the shell prints behind each step.
 _END = "@@ "
+_POLARS = """python - <<'END'
+import polars as pl
+import tailer
+
+print(pl.DataFrame(tailer.read("orders")))
+END
+"""
 _SPARK = """python - <<'END'
 from pyspark.sql import SparkSession
 
@@ -45,6 +52,7 @@ def steps(wheel: Path, bootstrap: str) -> dict[str, str]:
     return {
         "installed": "set -eu\n" + install.format(sys.executable, f"'{wheel}[all]'"),
         "first event": f"mkdir first\n(cd first\n{example.text})\n",
+        "in polars": f"pip install -q polars\n(cd first\n{_POLARS})\n",
         "SQL over a copy": "\n".join(text for name, text in lesson.items() if name != "To Kafka"),
         "Kafka": f"{lesson['To Kafka']}\nwait || true\n",
         "PySpark installed": f"pip install -q '{wheel}[spark]'\n",
