@@ -210,14 +210,14 @@ class TableWriter:
             return
         database = self.database
         database.restart_transaction()
-        lacking = database.find_keys(self.target, keys, self.key, there=False, where=where)
+        lacking = database.find_keys(self.target, keys, self.form.key, there=False, where=where)
         if lacking:
             raise self._refuse_lacking(lacking)
         raise TargetRefused(
             f"{database.location}, table {self.target!r}: {keys.num_rows} keys that leave would "
             f"remove {found} rows: somebody has doubled rows, which `tailer verify CONFIG "
-            f"{self.feed} --repair` sets right, or the columns {list(self.key)} take two values "
-            "for one, as by a collation without case, or a trigger interferes"
+            f"{self.feed} --repair` sets right, or the columns {list(self.form.key)} take two "
+            "values for one, as by a collation without case, or a trigger interferes"
         )
 
     def _refuse_lacking(self, keys: Sequence[tuple[Any, ...]]) -> SinkRejected:
