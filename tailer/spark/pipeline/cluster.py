@@ -120,9 +120,10 @@ class Cluster:
         """End the session, if it was started. Returns False if its Java does not answer: a thread
         waits for it then, and would keep this process. So does one in which Spark still starts."""
         if self._session is None:
-            gateway = SparkContext._gateway  # noqa: SLF001  # the only way to its Java
-            if self._starting is not None and gateway is not None:
-                gateway.proc.terminate()
+            # Its Java, unless that has started this process.
+            java = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+            if self._starting is not None and java is not None:
+                java.terminate()
             return self._starting is None
         stop = partial(_stop_session, self._session)
         with anyio.move_on_after(_STOP_S) as waiting:
