@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -96,6 +97,27 @@ def run_daemon(config: Path, feed: str, end: Offset) -> None:
             lambda: (saved(config, feed) or Offset(0)).position >= end.position, why=lambda: daemon
         )
         daemon.stop()
+
+
+@pytest.mark.timeout(600)
+def test_a_run_that_is_done_waits_for_no_start_of_spark(tmp_path: Path) -> None:
+    """The driver decodes what there is. Java ends when nobody waits for it any more."""
+    require("Java 17 or newer", java_major() >= 17)
+    config, name = one_feed(tmp_path), f"spark.app.name={tmp_path}"
+    confs = [part for conf in (*CONFS, name) for part in ("--conf", conf)]
+    command = ("spark", str(config), "--available-now", "--driver-bytes-max", "1", *confs)
+
+    def is_java_gone() -> bool:
+        found = psutil.process_iter(["pid", "cmdline"])
+        return all(
+            name not in (each.info["cmdline"] or ()) or each.pid == running.process.pid
+            for each in found
+        )
+
+    with started(*command, "--master", "spark://127.0.0.1:1") as running:
+        assert running.process.wait(SPARK_S) == 0
+        eventually(is_java_gone)
+    assert len(lines(config, "o")) == 2
 
 
 @pytest.mark.slow
