@@ -84,7 +84,7 @@ def test_a_check_leaves_a_running_daemon_alone(tmp_path: Path) -> None:
     config = configure(tmp_path, orders="out.jsonl")
     with started("run", config) as program:
         program.wait_until(lambda: any(" following " in e for e in program.errors))
-        program.wait_for((tmp_path / "out.jsonl").exists)
+        program.wait_for((tmp_path / "state" / "orders.offset.json").exists)
         torn = tmp_path / "out.jsonl"
         done = run_tailer("check", config)
         assert done.returncode == 0, done.stderr

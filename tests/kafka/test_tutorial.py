@@ -43,7 +43,8 @@ def test_the_tutorial_does_what_it_says(kafka: Broker, tmp_path: Path) -> None:
 def test_the_first_minutes_are_the_pages_commands() -> None:
     scripts = steps(Path("delta_tailer.whl"), "127.0.0.1:9092")
     assert list(scripts) == [
-        "installed", "first event", "SQL over a copy", "Kafka", "PySpark installed", "Spark",
+        "installed", "first event", "in polars", "SQL over a copy", "Kafka", "PySpark installed",
+        "Spark",
     ]  # fmt: skip
     for script in scripts.values():
         subprocess.run(["bash", "-n", "-c", script], check=True)
