@@ -63,7 +63,8 @@ _COLUMNS = """
 _NOT_ATOMIC = """
     SELECT table_name, t.engine FROM information_schema.tables AS t
     JOIN information_schema.engines AS e ON e.engine = t.engine AND e.transactions <> 'YES'
-    WHERE table_schema = DATABASE() AND table_name IN (?, ?)
+    WHERE table_schema = DATABASE()
+    AND table_name IN (CONVERT(? USING utf8mb3), CONVERT(? USING utf8mb3))
 """
 _DUPLICATE, _TOO_WIDE = 1062, 1118
 #: By the number of the server's error. 2000 to 2999 are the client's own, about the connection; the
