@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -54,7 +55,8 @@ class SqlCopy:
 
 class SqlRepair:
     """See :class:`tailer.sink.MirrorRepair`. The claim stays what it is: the feed that has it does
-    not notice, and its own transactions wait for those of the repair."""
+    not notice, and its own transactions wait for those of the repair. Its number of rows becomes
+    what the copy has, which is another one where the copy is taken back to an earlier version."""
 
     def __init__(self, writer: TableWriter, rows: TableRows) -> None:
         self._writer = writer
@@ -67,12 +69,13 @@ class SqlRepair:
 
     def reload(self) -> bool:
         before, self._claim = self._claim, self._find_claim()
-        return self._claim != before
+        return self._claim != replace(before, rows=self._claim.rows)
 
     def replace(self, batch: ChangeBatch) -> None:
         rows = pa.table(self._rows.build_rows(batch))
         self._check_columns(rows.schema)
-        self._writer.replace_rows(self._claim, rows.select(list(self._rows.form.primary_key)), rows)
+        keys = rows.select(list(self._rows.form.primary_key))
+        self._claim = self._writer.replace_rows(self._claim, keys, rows)
 
     def remove(self, keys: pa.Table) -> None:
         database, had = self._writer.database, self._find_columns()
@@ -81,7 +84,7 @@ class SqlRepair:
             for name in keys.column_names
         ]
         held = pa.table(columns, names=keys.column_names)
-        self._writer.replace_rows(self._claim, held, None)
+        self._claim = self._writer.replace_rows(self._claim, held, None)
 
     def _find_claim(self) -> Claim:
         writer = self._writer
@@ -91,7 +94,9 @@ class SqlRepair:
             raise TargetRefused(
                 f"{writer.database.location}: there is no copy {writer.target!r} to be repaired"
             )
-        return claim
+        table = writer.database.quote_table(writer.target)
+        ((rows,),) = writer.database.execute(f"SELECT count(*) FROM {table}")
+        return replace(claim, rows=rows)
 
     def _find_columns(self) -> pa.Schema:
         assert self._claim.columns is not None, "a copy that was found has columns"

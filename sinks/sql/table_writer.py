@@ -55,18 +55,21 @@ class TableWriter:
                     after = self._take_back(transaction.back_to, after)
         return after
 
-    def replace_rows(self, claim: Claim, keys: pa.Table, rows: pa.Table | None) -> None:
+    def replace_rows(self, claim: Claim, keys: pa.Table, rows: pa.Table | None) -> Claim:
         """Remove the rows of these keys, and add others, in one transaction that leaves the claim
-        as it is. Raises as :meth:`Database.save_claim` does if it is another one."""
+        as it is but for the number of its rows; return it. Raises as :meth:`Database.save_claim`
+        does if it is another one."""
         database = self.database
         database.connect()
         with database.transaction():
             with _without_rows():
                 database.save_claim(self.target, claim, claim)  # first: it is the fence
             with database.stage_rows(keys) as staged:
-                database.delete_rows(self.target, staged, self.form.key)
+                left = claim.rows - database.delete_rows(self.target, staged, self.form.key)
             if rows is not None:
                 database.append(self.target, rows)
+                left += rows.num_rows
+            return self._count_rows(replace(claim, rows=left))
 
     @contextmanager
     def _check_unchanged(self, before: Claim) -> Iterator[None]:

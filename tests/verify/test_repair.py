@@ -224,6 +224,14 @@ def test_a_copy_is_taken_back_to_a_version_and_follows_again(
     copy.deliver(5)
     assert copy.verify() == 0
     assert "version 5, 7 rows" in capsys.readouterr().out
+    table.commit(*(table.remove(each) for each in table.reconciled(5) if "add" in each))
+    copy.deliver(6)
+    assert copy.verify() == 0, "nobody has emptied it but the feed"
+    assert "version 6, 0 rows" in capsys.readouterr().out
+    assert copy.rewind("5") == 0
+    assert copy.rewind("0") == 0
+    assert copy.verify() == 0, "a version without rows is one, too"
+    copy.deliver(6)
 
 
 def test_a_copy_is_not_taken_back_where_it_can_not_be(tmp_path: Path, capsys: Capture) -> None:
