@@ -106,13 +106,17 @@ def _build_shaping_emit(context: ReadContext, emit: Emit) -> Emit:
     """Return what shapes the rows, and sends on those that are published.
 
     This comes after all that counts rows, so that offsets, event ids and the rows' places are those
-    of a feed that publishes all of them. A batch without any is sent only if it ends a version.
+    of a feed that publishes all of them. A batch without any is sent only if it ends a version, or
+    is a snapshot's first: a copy of no rows is one, too.
     """
     shaper, change_types = context.shaper, context.options.selection.list_change_types()
     if change_types is None and not shaper.is_needed:
         return emit
 
+    begun = False
+
     async def emit_shaped(item: FeedItem) -> None:
+        nonlocal begun
         if isinstance(item, Notice):
             await emit(item)
             return
@@ -126,7 +130,9 @@ def _build_shaping_emit(context: ReadContext, emit: Emit) -> Emit:
                 return
             if change_types is not None:
                 piece = piece.of_kinds(change_types)
-            if piece.num_rows or piece.next_offset.version != piece.offset.version:
+            begins = piece.offset.snapshot and not begun
+            if piece.num_rows or begins or piece.next_offset.version != piece.offset.version:
+                begun = True
                 await emit(piece)
 
     return emit_shaped

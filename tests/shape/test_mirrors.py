@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tailer.shape.expressions import parse_condition, parse_select
 from tailer.shape.selection import Selection
 from tailer.sink import make_sink
 from tailer.testing.table import TableBuilder
-from tailer.verify.mirror import verify_mirror
+from tailer.verify.mirror import MirrorVerdict, verify_mirror
 from tests.support.extent import rest_slow
 from tests.support.rig import Rig
 
@@ -96,3 +97,27 @@ def test_a_copy_is_the_selection_of_the_snapshot(copy: tuple[str, bool]) -> None
             assert verdict.exact, verdict
 
     check()
+
+
+@pytest.mark.parametrize("kind", sorted(SINKS))
+@pytest.mark.parametrize("there", ["no file", "a file", "a file that is not read"])
+def test_a_copy_of_no_rows_is_there_too(kind: str, there: str, tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", SCHEMA)
+    table.create()
+    if there != "no file":
+        file = table.add([{"id": 1, "v": 1}, {"id": 2, "v": 2}])
+        bounds = {"minValues": {"v": 1}, "maxValues": {"v": 2 if "not" in there else 9}}
+        file["add"]["stats"] = json.dumps({"numRecords": 2, **bounds})
+        table.commit(file)
+    rig = Rig(tmp_path, table)
+    sink = make_sink(kind, {**SINKS[kind], "key": ["id"]}, tmp_path)
+    selection = Selection(where=parse_condition("v > 4"))
+    feed = rig.feed(sink=sink, selection=selection, key=("id",), start="snapshot")
+
+    async def run() -> MirrorVerdict:
+        await run_feed(feed)
+        return await verify_mirror(feed.log, sink, feed.name, feed.options.for_sink(sink))
+
+    verdict = anyio.run(run)
+    assert verdict.exact
+    assert verdict.rows == 0
