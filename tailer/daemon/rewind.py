@@ -14,6 +14,7 @@ from tailer.errors import ConfigError, TargetRefused
 from tailer.feed.copy_repairs import RepairCounts
 from tailer.feed.parked_rows import read_parked, remove_parked
 from tailer.log.starts import find_start_to_keep
+from tailer.log.table import TableLog
 from tailer.log.times import last_version
 from tailer.offsets import OffsetStore
 from tailer.process.threads import run_blocking
@@ -91,7 +92,22 @@ async def rewind_feed(
                 f"the feed {feed.name!r} has not passed version {version}, so it can't go back "
                 "to it"
             )
+        if sink.traits.keeps_versions:
+            await _check_columns(log, version, now.version if now.index else now.version - 1)
         await save()
         return offset, None
     finally:
         await log.store.aclose()
+
+
+async def _check_columns(log: TableLog, version: int, last: int) -> None:
+    """Raise :class:`ConfigError` for a version with a column that a history no longer has."""
+    then, now = [(await log.load_snapshot(v)).state for v in (version, last)]
+    kept = [(now.physical_name(field), field.type) for field in now.schema]
+    for field in then.schema:
+        if (then.physical_name(field), field.type) not in kept:
+            raise ConfigError(
+                f"the column {field.name!r} of version {version} was dropped or changed since, and "
+                "the history has no such values; go back to a later version, or `tailer offsets "
+                "reset` creates the history again"
+            )

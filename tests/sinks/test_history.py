@@ -405,6 +405,27 @@ def test_it_does_not_go_back_before_its_beginning(
     assert offset.version == 4
 
 
+def test_it_does_not_go_back_to_columns_that_it_has_lost(
+    target: SqlTarget, tmp_path: Path, capsys: Capture
+) -> None:
+    copy = make_history(tmp_path, target)
+    copy.deliver(0)
+    lake, table = Lake(copy), copy.table
+    lake.commit(event("insert", 1, 1))
+    lake.commit(event("insert", 2, 1))
+    table.schema = pa.schema([*SCHEMA, ("more", pa.int64())])
+    table.commit(table.metadata())
+    copy.deliver(3)
+    assert copy.rewind("1") == 0, "a column that came later is none of it"
+    copy.deliver(3)
+    table.schema = SCHEMA.remove(2)
+    table.commit(table.metadata())
+    copy.deliver(4)
+    assert copy.rewind("2") == 2
+    assert "the column 'value' of version 2 was dropped or changed" in capsys.readouterr().err
+    assert copy.verify() == 0
+
+
 def test_lost_versions_stop_it(target: SqlTarget, tmp_path: Path) -> None:
     """A second snapshot would make rows current twice."""
     copy = make_history(tmp_path, target)
