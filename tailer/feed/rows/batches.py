@@ -5,7 +5,8 @@ Nothing here reads or waits: the rows are there, and offsets are counted. The ru
 - The index of an offset counts every change of its version, in the order in which they are read,
   with those of files that are not read, which are counted as if they were delivered.
 - A version's last batch leads to the next version. So a crash after it does not repeat the version.
-- Without ``joins``, a version without changes gives one empty batch, which only moves the offset.
+- Without ``joins``, a version without changes gives one empty batch, which only moves the offset;
+  so does one after whose last rows the table has other columns.
 
 A worked example: version 7 has 3 rows in file a and 2 in file b, version 8 has none. From (7, 0) on
 a sink that takes one file at a time gets a: (7, 0) -> (7, 3), b: (7, 3) -> (8, 0), and an empty
@@ -17,6 +18,7 @@ What must never happen: a batch that leads to the next version before its last r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pyarrow as pa
 from msgspec import structs
@@ -26,6 +28,14 @@ from tailer.errors import OffsetError
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.span import Decoded, Version
+
+
+class _End(NamedTuple):
+    """The end of a version: the offsets behind its last change, and of the next version."""
+
+    version: Version
+    at: Offset
+    following: Offset
 
 
 class BatchAssembler:
@@ -56,6 +66,7 @@ class BatchAssembler:
             self._at = structs.replace(self._first, index=self._finder.index)
         counted_by, at = self._context.counted_by, self._at
         parts: list[Part] = []
+        ends: list[_End] = []  # of the versions behind the last rows
         row = 0
         for entry, count in decoded.counts:
             if entry.file is None:
@@ -63,8 +74,7 @@ class BatchAssembler:
                 table_id = entry.version.state.table_id
                 if following.table_id != table_id:  # a bounded read continues after a replacement
                     following = structs.replace(following, table_id=table_id)
-                if decoded.rows is None:
-                    self._end_version(entry.version, at, following)
+                ends.append(_End(entry.version, at, following))
                 at = following
                 continue
             if entry.is_unread:
@@ -73,10 +83,16 @@ class BatchAssembler:
                 at = at.advanced_by(count, counted_by)
             elif count:
                 parts.append(Part(row, entry.file, at))
+                ends = []
                 at = at.advanced_by(count, counted_by)
                 row += count
         if decoded.rows is not None:
-            self._made.append(self._build_batch(decoded.rows, parts, at))
+            schema = parts[-1].file.state.schema
+            while ends and ends[0].version.state.schema == schema:
+                ends.pop(0)
+            self._made.append(self._build_batch(decoded.rows, parts, ends[0].at if ends else at))
+        for end in ends:
+            self._end_version(end)
         self._at = at
 
     def _build_batch(self, rows: Rows, parts: list[Part], following: Offset) -> ChangeBatch:
@@ -96,8 +112,9 @@ class BatchAssembler:
             span=tuple(parts) if len(parts) > 1 else (),
         )
 
-    def _end_version(self, version: Version, at: Offset, following: Offset) -> None:
+    def _end_version(self, end: _End) -> None:
         """Let the last batch lead to the next version; without one, add an empty one that does."""
+        version, at, following = end
         skip, first = self._finder.skip, self._first
         if skip.remaining:
             raise OffsetError(
@@ -107,7 +124,11 @@ class BatchAssembler:
                 hint="it was saved under another change source, or set wrongly; set it again",
             )
         last = self._made[-1] if self._made else None
-        if last is None or not (self._joins or last.version == version.number):
+        # A commit that changes columns may only take rows away, and those have the columns before.
+        if last is None or not (
+            (self._joins or last.version == version.number)
+            and last.state.schema == version.state.schema
+        ):
             self._made.append(self._build_empty_batch(version, at, following))
         else:
             self._made[-1] = structs.replace(last, next_offset=following)
