@@ -41,7 +41,7 @@ FOUND_BY = {
     "the fence of an offset store is ignored": 90,
     "the index at a batch's end is one too many": 4,
     "a retry starts where reading was, not at the saved offset": 14,
-    "a lease is renewed after it was lost": 870,
+    "a lease is renewed after it was lost": 1670,
     "the offset of a notice is saved a second time": 3,
     "what was read ahead is kept across a failure": 14,
     "an order is forgotten at a restart": 472,
