@@ -16,7 +16,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from msgspec import structs
@@ -64,31 +64,41 @@ _FIRST_DAY, _END_DAY, _DAY_US = -25_567, 2_932_531, 86_400_000_000
 _UNKNOWN = Unknown()
 
 
+class _Known(NamedTuple):
+    """A condition as it is in one state; ``by_partition`` is what partition values say of it, if
+    that is the same for all files."""
+
+    state: TableState
+    node: Node
+    by_partition: May | None
+
+
 class Pruning:
     """Says of files whether rows of them may meet a condition."""
 
     def __init__(self, where: Condition, columns: TableColumns) -> None:
         self._node = build_condition_node(sql.parse_expressions(where.text)[0])
         self._columns = columns
-        self._last: tuple[TableState, Node] | None = None
+        self._last: _Known | None = None
 
     def find_results(self, file: ChangeFile, *, statistics: bool) -> May:
         """Return the possible results of the condition for a file's rows, by its partition values,
         and by its statistics."""
+        known = self._load_known(file.state)
+        if not statistics and known.by_partition is not None:
+            return known.by_partition
         vector = file.without
         action = {
             "partitionValues": file.partition_values,
             "stats": file.stats if statistics else None,
             "deletionVector": None if vector is None else {"cardinality": vector.cardinality},
         }
-        return FileFacts(file.state, action, self._columns.zone).evaluate(
-            self._build_node(file.state)
-        )
+        return FileFacts(file.state, action, self._columns.zone).evaluate(known.node)
 
     def find_unwanted_groups(self, file: ChangeFile, parquet: ParquetColumns) -> frozenset[int]:
         """Return the row groups of a file of which statistics prove that no row meets the
         condition."""
-        node, state = self._build_node(file.state), file.state
+        node, state = self._load_known(file.state).node, file.state
         named = list_columns(node) if state.mapping != "id" else ()
         columns = [
             (state.physical_name(field), kind, leaf)
@@ -107,10 +117,15 @@ class Pruning:
                 unwanted.add(number)
         return frozenset(unwanted)
 
-    def _build_node(self, state: TableState) -> Node:
-        if self._last is None or self._last[0] is not state:
-            self._last = state, _rename_columns(self._node, self._columns, state)
-        return self._last[1]
+    def _load_known(self, state: TableState) -> _Known:
+        if self._last is None or self._last.state is not state:
+            node = _rename_columns(self._node, self._columns, state)
+            partitions = {name.lower() for name in state.metadata.partition_columns}
+            same = None
+            if not partitions & list_columns(node):
+                same = FileFacts(state, {}, self._columns.zone).evaluate(node)
+            self._last = _Known(state, node, same)
+        return self._last
 
 
 def _find_leaf(

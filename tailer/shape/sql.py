@@ -118,22 +118,26 @@ def _parse_bare() -> dict[str, Any]:
     return node
 
 
-@cache
 def find_stability(function: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return a function's kinds (scalar, aggregate, macro ...) and how stable its scalar forms
     are, as DuckDB lists them; empty for a name that it does not have."""
-    listed = _open_shared().cursor().execute(
-        "SELECT function_type, stability FROM duckdb_functions() WHERE function_name = ?",
-        [function],
-    ).fetchall()  # fmt: skip
+    listed = _load_functions().get(function, ())
     kinds = frozenset(kind for kind, _ in listed)
     return kinds, frozenset(how for kind, how in listed if kind == "scalar")
 
 
 def list_function_names() -> tuple[str, ...]:
     """Return the names of all functions."""
-    listed = _open_shared().cursor().execute("SELECT function_name FROM duckdb_functions()")
-    return tuple(dict.fromkeys(name for (name,) in listed.fetchall()))
+    return tuple(_load_functions())
+
+
+@cache
+def _load_functions() -> dict[str, list[tuple[str, str]]]:
+    query = "SELECT function_name, function_type, stability FROM duckdb_functions()"
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, kind, how in _open_shared().cursor().execute(query).fetchall():
+        found.setdefault(name, []).append((kind, how))
+    return found
 
 
 @cache
