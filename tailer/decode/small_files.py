@@ -29,7 +29,7 @@ from tailer.native.values import make_integers, make_texts
 R = TypeVar("R", pa.RecordBatch, Rows)
 
 
-class Decoded(NamedTuple, Generic[R]):
+class DecodedTogether(NamedTuple, Generic[R]):
     """The number of rows of each file, and the rows of all of them."""
 
     counts: list[int]
@@ -58,7 +58,9 @@ class SmallFiles:
             and not self._options.row_ids
         )
 
-    def decode_files(self, files: Sequence[ChangeFile], contents: Sequence[bytes]) -> Decoded[Rows]:
+    def decode_files(
+        self, files: Sequence[ChangeFile], contents: Sequence[bytes]
+    ) -> DecodedTogether[Rows]:
         """Decode files, as many of the first ones as are alike and within the bounds of a batch.
 
         There is at least one. Without rows, these files have to be decoded one by one.
@@ -73,13 +75,13 @@ class SmallFiles:
             parquet = ParquetColumns(pa.BufferReader(contents[0]), checksums=options.page_checksums)
             shape = self._shapes.find_shape(parquet, files[0])
         except (TableError, *UNREADABLE):
-            return Decoded([0], None)
+            return DecodedTogether([0], None)
         if not shape.names:
-            return Decoded([0], None)
+            return DecodedTogether([0], None)
         counts, rows = self._decode_rows(shape.names, contents[:alike])
         logged = (file.num_records for file in files)
         if rows is None or any(n not in (None, c) for n, c in zip(logged, counts, strict=False)):
-            return Decoded(
+            return DecodedTogether(
                 counts or [0], None
             )  # what contradicts the log is found by its own reading
         try:
@@ -87,14 +89,14 @@ class SmallFiles:
                 check_nested(rows)
             output = _build_output(shape, rows, files, counts)
         except (TableError, *UNREADABLE):
-            return Decoded(counts, None)
+            return DecodedTogether(counts, None)
         if options.on_read is not None:
             options.on_read(sum(len(content) for content in contents[: len(counts)]))
-        return Decoded(counts, output)
+        return DecodedTogether(counts, output)
 
     def _decode_rows(
         self, names: Sequence[str], contents: Sequence[bytes]
-    ) -> Decoded[pa.RecordBatch]:
+    ) -> DecodedTogether[pa.RecordBatch]:
         """Return the rows of each file, and all of them, as far as they are in one batch."""
         options = self._options
         stored_bytes_max = int(options.batch_bytes_max / self._growth)
@@ -103,7 +105,7 @@ class SmallFiles:
             list(contents), list(names), bounds, pa.cpu_count()
         )
         self._growth *= 2 if is_outgrown else 1
-        return Decoded(counts, rows)
+        return DecodedTogether(counts, rows)
 
 
 def _build_output(

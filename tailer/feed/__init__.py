@@ -14,9 +14,9 @@ A **span** is one version or several consecutive ones, whose files are read toge
 
 Who pushes: the reader's functions get an ``emit`` and await it with each batch or notice. At most
 two batches are alive: one being written and one ready. Who pulls: one loop, in span_reader. It asks
-for a group of files, then for one step of their rows after the other, each in a worker thread, and
-nothing below it runs unasked. Everything else here only awaits. After a failure nothing in memory
-is used again: the feed starts from its saved offset.
+for a group of files, then for one step of their rows after the other, in worker threads unless a
+step is quick, and nothing below it runs unasked. Everything else here only awaits. After a failure
+nothing in memory is used again: the feed starts from its saved offset.
 
 The way from a :class:`Feed` to its sink is read in nine files: run, read, commit,
 rows/span_reader, rows/files, rows/decoding, rows/batches, publish, sink_calls. Two calls of it are
@@ -34,6 +34,7 @@ publisher and sink look at an item before it is in the pipe.
 | rows/decoding | a group of files to rows, step by step, without threads and offsets |
 | rows/batches | rows to batches: the offset before and after each |
 | rows/group_lanes | two groups decoded at the same time, their batches in order |
+| rows/remote_groups | which groups of a large span are decoded elsewhere |
 | rows/fetch | one file's bytes and its deletion vectors |
 | rows/comparing | work that compares files, and the threads that meet there |
 | rows/counting | how many changes a file has, and the file that an offset lies in |
@@ -73,7 +74,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use, because a Spark executor imports `rows.fetch` alone."""
+    """Load a public name on first use: a Spark executor decodes, and needs no more than that."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

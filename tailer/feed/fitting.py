@@ -15,8 +15,9 @@ from tailer.sink import Sink
 class Fitting:
     """Checks the columns of each schema that is to be written, once, for the sinks that get it.
 
-    It is the only place where columns are refused for their names or types. What it raises concerns
-    every row, so no row is parked for it.
+    It is the only place where a sink's columns are refused for their names or types; what a table
+    itself can't have is refused where it is read. What it raises concerns every row, so no row is
+    parked for it.
     """
 
     def __init__(self, table: str, sinks: Sequence[Sink]) -> None:

@@ -98,7 +98,8 @@ async def find_saved_offset(feed: str, sink: Sink, offsets: OffsetStore) -> Offs
 
 
 class Publisher:
-    """Writes what was read, then saves its offset. Calls never overlap.
+    """Writes what was read, then saves its offset. Calls never overlap, except that
+    :meth:`prepare_item` may run while the item before it is published.
 
     ``record_form`` is what the sink says of its records: see :meth:`tailer.sink.Sink.delivery`.
     ``lost`` learns which losses are announced.

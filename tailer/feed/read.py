@@ -106,8 +106,8 @@ def _build_shaping_emit(context: ReadContext, emit: Emit) -> Emit:
     """Return what shapes the rows, and sends on those that are published.
 
     This comes after all that counts rows, so that offsets, event ids and the rows' places are those
-    of a feed that publishes all of them. A batch without any is sent only if it ends a version, or
-    is a snapshot's first: a copy of no rows is one, too.
+    of a feed that publishes all that is read. A batch without any is sent only if it ends a
+    version, or is a snapshot's first: a copy of no rows is one, too.
     """
     shaper, change_types = context.shaper, context.options.selection.list_change_types()
     if change_types is None and not shaper.is_needed:

@@ -5,7 +5,7 @@ what is not understood may be anything, and the rows that are read are filtered 
 
 | known from | left out | counted |
 |---|---|---|
-| partition values | any file | not: no position of the feed depends on it |
+| partition values | any file | not: positions are those of a feed with this condition |
 | statistics | a file that is read whole, with ``numRecords`` | as if its rows were delivered |
 | a row group's statistics | whole numbers, dates, times | in the same way, by the footer |
 """

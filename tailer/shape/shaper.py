@@ -1,7 +1,7 @@
 """The last step before a sink: which rows are delivered, with which columns, masked how.
 
 It comes after all that counts rows: offsets, event ids and places are those of a feed that delivers
-everything. The order for each row:
+every row of the files that a partition does not leave out. The order for each row:
 
 1. ``where`` sees the table's own values, also of columns that are masked or not selected.
 2. Columns are masked.
@@ -93,7 +93,8 @@ class Shaper:
         )
 
     def shape_batch(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
-        """Yield the rows of a batch as sinks get them, in their order, for a worker thread.
+        """Yield the rows of a batch as sinks get them, in their order; work for a thread, unless
+        they are few.
 
         A row that an expression can't be computed for comes alone, with null for what is computed:
         :attr:`~tailer.changes.ChangeBatch.refused` says why.

@@ -125,7 +125,8 @@ class MirrorRepair(typing.Protocol):
 
 class Sink(Contract, ABC):
     """Where change batches go. One feed uses one sink. Calls never overlap, except that
-    :meth:`prepare` may run while the batch before it is being written.
+    :meth:`prepare` may run while the batch before it is being written, and :meth:`reopen` at any
+    time.
 
     The abstract methods are every sink's; each other member is something that a sink may have, and
     its default is what a sink without it does.

@@ -2,8 +2,8 @@
 
 The rules:
 
-- A group is what one decoder gets: at most 256 files or 8 MiB, and the ends of versions between
-  and after them. A version's end is in the group of its last file.
+- A group is what one decoder gets: 256 files, or as many as have 8 MiB, and the ends of versions
+  between and after them. A version's end is in the group of its last file.
 - Where a worker thread can read the store (a local folder), files are not opened here but by the
   thread that decodes them. Where each request takes a while (S3), the next files are opened while
   those before them are decoded, up to the first one for which the budget has no room.

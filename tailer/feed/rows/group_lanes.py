@@ -1,10 +1,10 @@
 """Groups of files decoded at the same time, and their chunks in order.
 
-While the rows of one group are decoded, converted and used, those of the next group are decoded
-too. When a group is decoded before its turn has come, the one after it is begun. So both cores of
-a small machine are busy, also while a thread waits for the event loop. Chunks wait for their turn
-as long as they are small; beyond a bound the next one of a group is begun when the one before it
-was taken.
+While the rows of one group are decoded, converted and used, those of the next ones are decoded
+too: with two lanes, of one more. So both cores of a small machine are busy, also while a thread
+waits for the event loop. A further group is begun when the first one is used up. Chunks wait for
+their turn as long as they are small; beyond a bound the next one of a group is begun when the one
+before it was taken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LANES = 2
 WAITING_BYTES = 48 * 1024 * 1024
 
 
-class _Room:
+class _WaitingBytes:
     """What waits, in all lanes."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class _Room:
 class _Lane(Generic[Chunk]):
     """The chunks of one group that wait for their turn."""
 
-    def __init__(self, room: _Room, weigh: Callable[[Chunk], int]) -> None:
-        self._room = room
+    def __init__(self, waiting: _WaitingBytes, weigh: Callable[[Chunk], int]) -> None:
+        self._sizes = waiting
         self._weigh = weigh
         self._waiting: deque[Chunk] = deque()
         self._ended = False
@@ -61,14 +61,14 @@ class _Lane(Generic[Chunk]):
     async def put_chunk(self, chunk: Chunk) -> None:
         """Add a chunk. Returns when the next one may be made."""
         self._waiting.append(chunk)
-        self._room.change_size(self._weigh(chunk))
-        while self._waiting and self._room.size > WAITING_BYTES:
-            await self._room.wait_for_change()
+        self._sizes.change_size(self._weigh(chunk))
+        while self._waiting and self._sizes.size > WAITING_BYTES:
+            await self._sizes.wait_for_change()
 
     def mark_end(self, error: Exception | None = None) -> None:
         """No chunk follows, but perhaps an error."""
         self._ended, self._error = True, error
-        self._room.change_size()
+        self._sizes.change_size()
 
     async def take_chunk(self) -> Chunk | None:
         """Return the next chunk, when it is there; None at the end. Raises the error after them."""
@@ -77,9 +77,9 @@ class _Lane(Generic[Chunk]):
                 raise self._error
             if self._ended:
                 return None
-            await self._room.wait_for_change()
+            await self._sizes.wait_for_change()
         chunk = self._waiting.popleft()
-        self._room.change_size(-self._weigh(chunk))
+        self._sizes.change_size(-self._weigh(chunk))
         return chunk
 
 
@@ -96,8 +96,9 @@ async def decode_in_lanes(
     ``weigh`` gives a chunk's size in bytes. ``groups`` is not closed here. The first error is
     raised unchanged, after the chunks before it were used.
     """
+    # Besides those that wait here, one lane is used, and one is begun and not yet sent.
     send, receive = anyio.create_memory_object_stream[_Lane[Chunk]](at_once - 2)
-    decoders, room = anyio.Semaphore(at_once), _Room()
+    waiting = _WaitingBytes()
 
     async def one(group: Group, lane: _Lane[Chunk]) -> None:
         try:
@@ -106,18 +107,15 @@ async def decode_in_lanes(
             lane.mark_end(e)
         else:
             lane.mark_end()
-        finally:
-            decoders.release()
 
     async def begin() -> None:
         async with send:
-            lane = _Lane(room, weigh)
+            lane = _Lane(waiting, weigh)
             try:
                 async for group in groups:
-                    await decoders.acquire()
                     tasks.start_soon(one, group, lane)
                     await send.send(lane)  # there is room when those before it were used
-                    lane = _Lane(room, weigh)
+                    lane = _Lane(waiting, weigh)
             except Exception as e:  # noqa: BLE001 - raised after the groups before it
                 lane.mark_end(e)
                 await send.send(lane)

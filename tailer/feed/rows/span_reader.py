@@ -15,35 +15,29 @@ decoded when it asks for a step. What is asked decides what is in memory.
   them take turns.
 - **Who closes:** the decoder closes the files of its group, :class:`SpanFiles` all others.
 - **Elsewhere:** groups of a large span may be decoded by other processes, which run the same
-  decoder (:class:`tailer.feed.read_context.RemoteDecoder`); the batches are made here, in order.
-  A group is decoded where there is room first: here, in two lanes, or there.
+  decoder (:mod:`tailer.feed.rows.remote_groups`); the batches are made here, in order.
 - **What must never happen:** a second caller of ``decoder.decode_step`` while one is in a thread.
   The loop awaits each step before the next one, also when it is cancelled.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, nullcontext
 from operator import attrgetter
-from typing import TypeAlias
 
 import anyio
 
 from tailer.decode.small_files import SmallFiles
-from tailer.errors import TableError, first_error
-from tailer.feed.read_context import EmitBatch, ReadContext, RemoteDecoder
+from tailer.errors import TableError
+from tailer.feed.read_context import EmitBatch, ReadContext
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.decoding import SpanDecoder
-from tailer.feed.rows.files import GROUP_BYTES, DecodedBy, SpanFiles, open_files
-from tailer.feed.rows.group_lanes import LANES, Use, decode_in_lanes
+from tailer.feed.rows.files import GROUP_BYTES, DecodedBy, SpanFiles
+from tailer.feed.rows.group_lanes import Use, decode_in_lanes
+from tailer.feed.rows.remote_groups import Decode, decode_remotely
 from tailer.feed.rows.span import Span, SpanEntry, Step
 from tailer.process.threads import run_blocking
-
-#: Decodes a group, and gives its steps.
-Decode: TypeAlias = Callable[[list[SpanEntry], Use[Step]], Awaitable[None]]
 
 _TINY_BYTES = 8 * 1024
 
@@ -96,95 +90,12 @@ async def decode_span(
     decoded_by = DecodedBy.THIS_PROCESS if remote is None else DecodedBy.OTHERS
     async with aclosing(SpanFiles(context, span, finder, decoded_by)) as groups:
         if remote is not None:
-            await _decode_remotely(context, remote, groups, decode, use)
+            await decode_remotely(context, remote, groups, _take_turns(decode), use)
         elif finder.skip.remaining or (known_bytes is not None and known_bytes <= GROUP_BYTES):
             async for group in groups:
                 await decode(group, use)
         else:
             await decode_in_lanes(groups, _take_turns(decode), use, attrgetter("size"))
-
-
-async def _decode_remotely(
-    context: ReadContext,
-    remote: RemoteDecoder,
-    groups: SpanFiles,
-    decode: Decode,
-    use: Use[Step],
-) -> None:
-    """Decode a span elsewhere too, unless it turns out to be small. Here alone is decoded what has
-    been decoded before, to find the changes, and the rest of a file that was delivered in part."""
-
-    async def decode_here(group: list[SpanEntry], use: Use[Step]) -> None:
-        error = await open_files(context, group)
-        await decode(group, use)
-        if error is not None:
-            raise error
-
-    async def decode_there(group: list[SpanEntry], use: Use[Step]) -> None:
-        await remote.decode_group(context, group, use)
-
-    async def all_groups() -> AsyncIterator[list[SpanEntry]]:
-        for group in first:
-            yield group
-        async for group in groups:
-            yield group
-
-    first: list[list[SpanEntry]] = []
-    size, error = 0, None
-    try:
-        async for group in groups:
-            if groups.finder.skip.remaining:
-                await decode_here(group, use)
-                continue
-            first.append(group)
-            size += sum(entry.find_size() for entry in group)
-            if size > remote.here_bytes_max:
-                break
-    except Exception as e:  # noqa: BLE001 - raised after the groups before it
-        error = e
-    if size > remote.here_bytes_max:
-        await _share_groups(all_groups(), _take_turns(decode_here), decode_there, remote, use)
-        return
-    for group in first:
-        await decode_here(group, use)
-    if error is not None:
-        raise error
-
-
-async def _share_groups(
-    groups: AsyncIterator[list[SpanEntry]],
-    decode_here: Decode,
-    decode_there: Decode,
-    remote: RemoteDecoder,
-    use: Use[Step],
-) -> None:
-    """Decode each group where there is room first: here, unless all is to be decoded there, and
-    there as soon as ``remote`` is ready."""
-    add_room, rooms = anyio.create_memory_object_stream[Decode](math.inf)
-
-    async def get_ready() -> None:
-        for _ in range(await remote.start()):
-            add_room.send_nowait(decode_there)
-
-    async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
-        if any(entry.file is not None and entry.file.kept is not None for entry in group):
-            await decode_here(group, use)
-            return
-        room = await rooms.receive()
-        try:
-            await room(group, use)
-        finally:
-            add_room.send_nowait(room)
-
-    for _ in range(LANES if remote.here_bytes_max else 0):
-        add_room.send_nowait(decode_here)
-    try:
-        async with add_room, rooms, anyio.create_task_group() as tasks:
-            tasks.start_soon(get_ready)
-            await decode_in_lanes(groups, decode, use, attrgetter("size"), remote.lanes_max)
-            tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
 
 
 def _take_turns(decode: Decode) -> Decode:
