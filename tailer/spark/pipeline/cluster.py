@@ -138,7 +138,10 @@ class Cluster:
         """Return how many tasks the cluster runs at a time, once its workers have loaded what
         decodes: that takes seconds, in which the driver does not wait for them."""
         session = await self.ensure_session()
-        tasks: int = session.sparkContext.defaultParallelism
+        count = partial(getattr, session.sparkContext, "defaultParallelism")  # Java may hang
+        tasks: int = await anyio.to_thread.run_sync(
+            count, abandon_on_cancel=True, limiter=self._waiting
+        )
         if self._warm is not session:
             await self.run_task("warm-up", _load_decoder, tasks)
             self._warm = session
