@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from tailer.network.http_answers import Oversize, make_answer_timeout
 from tailer.network.reach import explain_unreached
 
 
-class HttpClient:
+class HttpClient(ABC):
     """A connection to the server in a sink's option ``url``, or to the load balancer before it."""
 
     #: The sink's type.
@@ -31,9 +32,9 @@ class HttpClient:
         self._timeout_s: float = options["timeout_s"]
         self._http: aiohttp.ClientSession | None = None
 
+    @abstractmethod
     def _build_headers(self) -> Mapping[str, str]:
         """Return the headers of every request, with the login."""
-        raise NotImplementedError
 
     async def connect(self, connections: int) -> None:
         """Get ready; nothing is sent. There are no cookies, and each wait, for a connection or the

@@ -61,7 +61,10 @@ class SqlRepair:
     def __init__(self, writer: TableWriter, rows: TableRows) -> None:
         self._writer = writer
         self._rows = rows
-        self._claim = self._find_claim()
+        claim, table = self._find_claim(), writer.database.quote_table(writer.target)
+        # Once: a copy that others write too is claimed anew before a large table is counted.
+        ((count,),) = writer.database.execute(f"SELECT count(*) FROM {table}")
+        self._claim = replace(claim, rows=count)
 
     @property
     def offset(self) -> Offset | None:
@@ -94,9 +97,7 @@ class SqlRepair:
             raise TargetRefused(
                 f"{writer.database.location}: there is no copy {writer.target!r} to be repaired"
             )
-        table = writer.database.quote_table(writer.target)
-        ((rows,),) = writer.database.execute(f"SELECT count(*) FROM {table}")
-        return replace(claim, rows=rows)
+        return claim
 
     def _find_columns(self) -> pa.Schema:
         assert self._claim.columns is not None, "a copy that was found has columns"
