@@ -76,6 +76,30 @@ async def test_a_server_that_speaks_http_is_named_whether_it_answers_kafka_s_byt
             group.cancel_scope.cancel()
 
 
+async def test_the_cause_is_not_lost_in_a_later_time_out() -> None:
+    """The last try may have had a few milliseconds: its time-out says nothing of the broker."""
+    came = 0
+
+    async def close_then_hang(stream: anyio.abc.ByteStream) -> None:
+        nonlocal came
+        came += 1
+        async with stream:
+            with suppress(*GONE):
+                await stream.receive()
+                if came > 1:
+                    await anyio.sleep_forever()
+
+    port = free_port()
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, close_then_hang)
+        sink = made(f"127.0.0.1:{port}", fresh(), delivery_timeout_ms=1_000)
+        sentence = await refused(sink, TransientError)
+        assert came > 1
+        assert "timed out" not in sentence
+        group.cancel_scope.cancel()
+
+
 async def test_brokers_that_are_away_leave_no_sockets(nobody: str) -> None:
     def sockets() -> int:
         found = 0

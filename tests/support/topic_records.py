@@ -125,7 +125,10 @@ def _position(consumer: Any, place: Any) -> int:
 
 
 class _Heard(logging.Handler):
-    """Collects kafka-python's log messages about failing connections, which it does not raise."""
+    """Collects kafka-python's log messages about failing connections, which it does not raise.
+
+    A time-out replaces no other message: the last try may have had a few milliseconds.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -133,7 +136,7 @@ class _Heard(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
-        if line.startswith("Bootstrap connection"):
+        if line.startswith("Bootstrap connection") and not (self.last and "timed out" in line):
             self.last = line.partition(" (backoff")[0]
 
 

@@ -134,8 +134,9 @@ class _Heard(logging.Handler):
     """What some clients log while they connect: the only place where they give the cause.
 
     ``clients`` are those that are listened to, with the thread that creates them: other feeds'
-    clients log to the same place. ``cause`` is why a connection failed last; ``refusal`` a line
-    that shows that this client will never be accepted, with the remedy.
+    clients log to the same place. ``cause`` is why a connection failed last, where a time-out
+    replaces no other cause: the last try of a spell may have had a few milliseconds. ``refusal`` is
+    a line that shows that this client will never be accepted, with the remedy.
     """
 
     def __init__(self, clients: list[Any]) -> None:
@@ -150,7 +151,8 @@ class _Heard(logging.Handler):
         if speaker is not self._maker and not any(_runs_in(c, speaker) for c in self._clients):
             return
         line = _BACKOFF.sub("", record.getMessage())
-        if line.startswith(("Connection failed", "Bootstrap connection")):
+        failed = line.startswith(("Connection failed", "Bootstrap connection"))
+        if failed and (self.cause is None or "timed out" not in line):
             self.cause = line
         for mark, remedy in _UNWELCOME:
             if mark in line:
