@@ -28,7 +28,7 @@ from yarl import URL
 from sinks.formats.json import view_text
 from sinks.messages.http_session import explain_http_failure
 from sinks.messages.in_flight import IN_FLIGHT, send_requests
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import CA_FILE, find_ca_file, make_tls_context
@@ -163,7 +163,7 @@ class HttpSink(MessageSink):
         self.ca_file = find_ca_file(options, folder)
         # The brackets of the list, and a comma after each event.
         most, remedy = options["request_bytes_max"] - 2, "increase request_bytes_max, "
-        self.limits = Limits(options["request_events_max"], most, overhead=1, remedy=remedy)
+        self.limits = RequestLimits(options["request_events_max"], most, overhead=1, remedy=remedy)
         self.timeout_s = options["timeout_s"]
         self.in_flight = options["in_flight"]
         # A path or a query may have a token.

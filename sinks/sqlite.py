@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.shared.merge import Step
+from sinks.shared.merge import ColumnStep
 from sinks.sql.database import KeyTaken
 from sinks.sql.files import FileDatabase, FileSink
 from sinks.sql.names import NameRules
@@ -120,7 +120,7 @@ class SqliteFile(FileDatabase):
         return "BLOB" if types.is_binary(data_type) else "TEXT"
 
     def format_alterations(
-        self, target: str, steps: Sequence[Step], schema: pa.Schema
+        self, target: str, steps: Sequence[ColumnStep], schema: pa.Schema
     ) -> list[str]:
         """Return the statements that change the columns of a table. A type changes only where its
         values stay: SQLite has types of values, not of columns."""

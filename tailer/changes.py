@@ -39,12 +39,12 @@ __all__ = [
     "ChangeBatch",
     "ChangeFile",
     "ChangeType",
+    "DecodedRows",
     "Notice",
     "NoticeKind",
     "Offset",
     "Origin",
     "Part",
-    "Rows",
     "check_key",
     "concat_batches",
     "counting_id",
@@ -93,7 +93,7 @@ def check_key(key: Iterable[str], columns: Collection[str], version: int | None 
             )
 
 
-class Rows(Struct, frozen=True):
+class DecodedRows(Struct, frozen=True):
     """Some rows of one file: ``batch`` with the metadata columns, ``positions`` in the file.
 
     ``row_ids`` are their stable ids, if they were requested and the version has them. ``utf8``: all
@@ -105,18 +105,18 @@ class Rows(Struct, frozen=True):
     row_ids: pa.Int64Array | None = None
     utf8: bool = False
 
-    def slice(self, first: int, count: int | None = None) -> Rows:
+    def slice(self, first: int, count: int | None = None) -> DecodedRows:
         """Return ``count`` rows from row ``first`` on, or all from there on."""
         ids = None if self.row_ids is None else self.row_ids.slice(first, count)
         batch, positions = self.batch.slice(first, count), self.positions.slice(first, count)
-        return Rows(batch, positions, ids, self.utf8)
+        return DecodedRows(batch, positions, ids, self.utf8)
 
-    def filter(self, mask: pa.BooleanArray) -> Rows:
+    def filter(self, mask: pa.BooleanArray) -> DecodedRows:
         """Return the rows among the first ``len(mask)`` for which the mask is true."""
         count = len(mask)
         ids = None if self.row_ids is None else self.row_ids.slice(0, count).filter(mask)
         batch = self.batch.slice(0, count).filter(mask)
-        return Rows(batch, self.positions.slice(0, count).filter(mask), ids, self.utf8)
+        return DecodedRows(batch, self.positions.slice(0, count).filter(mask), ids, self.utf8)
 
 
 class ChangeFile(Struct, frozen=True):
@@ -152,7 +152,7 @@ class ChangeFile(Struct, frozen=True):
     default_row_commit_version: int | None = None
     rows: BitMap64 | None = None
     updated: BitMap64 | None = None
-    kept: tuple[Rows, ...] | None = None
+    kept: tuple[DecodedRows, ...] | None = None
 
     def __hash__(self) -> int:
         """Return the hash of what names the file, so that a sink may keep something by file."""

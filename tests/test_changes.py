@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeBatch, ChangeFile, Offset, Rows
+from tailer.changes import (
+    CHANGE_TYPES,
+    METADATA_FIELDS,
+    ChangeBatch,
+    ChangeFile,
+    DecodedRows,
+    Offset,
+)
 from tailer.errors import OffsetError
 from tests.support.feeds import refusal, state
 
@@ -44,7 +51,7 @@ def batch(*kinds: str, file: ChangeFile | None = FILE, offset: Offset | None = N
 
 
 def test_a_sink_may_keep_something_by_file() -> None:
-    rows = Rows(pa.record_batch({"id": ["secret"]}), pa.array([0], pa.int64()))
+    rows = DecodedRows(pa.record_batch({"id": ["secret"]}), pa.array([0], pa.int64()))
     partition = structs.replace(FILE, partition_values={"part": "secret"}, kept=(rows,))
     assert {FILE: 1, partition: 2}[structs.replace(FILE)] == 1
     assert "secret" not in repr(partition)

@@ -27,7 +27,7 @@ class NoAnswer(Exception):
         super().__init__("its answer does not say what became of each message")
 
 
-class Refused(Exception):
+class MessageRefused(Exception):
     """The service has not taken a message: the error's code, and what it says."""
 
     def __init__(self, code: str, said: str) -> None:
@@ -35,7 +35,7 @@ class Refused(Exception):
         self.code = code
 
 
-def find_refused_entries(answer: Mapping[str, Any], count: int) -> list[tuple[int, Refused]]:
+def find_refused_entries(answer: Mapping[str, Any], count: int) -> list[tuple[int, MessageRefused]]:
     """Return the entries of a batch that were not taken, in order. Raises :class:`NoAnswer`."""
     failed, taken = answer.get("Failed", []), answer.get("Successful", [])
     numbers = {str(number): number for number in range(count)}
@@ -47,7 +47,7 @@ def find_refused_entries(answer: Mapping[str, Any], count: int) -> list[tuple[in
 
 def find_refused_records(
     answers: Sequence[Mapping[str, Any]] | None, count: int, receipt: str
-) -> list[tuple[int, Refused]]:
+) -> list[tuple[int, MessageRefused]]:
     """Return the records that were not taken, in order; of each other one there is a ``receipt``.
     Raises :class:`NoAnswer`."""
     answers = answers or []
@@ -63,8 +63,8 @@ def find_refused_records(
     ]
 
 
-def _make_refusal(one: Mapping[str, Any], code: str, said: str) -> Refused:
-    return Refused(str(one.get(code, "")), str(one.get(said, "")))
+def _make_refusal(one: Mapping[str, Any], code: str, said: str) -> MessageRefused:
+    return MessageRefused(str(one.get(code, "")), str(one.get(said, "")))
 
 
 def make_bounded_config(**settings: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from sinks.aws.answers import Refused, find_refused_records
+from sinks.aws.answers import MessageRefused, find_refused_records
 from sinks.aws.sink import CONNECTION, AwsSink
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from tailer.settings import Setting
 
 SETTINGS: dict[str, Setting] = {
@@ -25,7 +25,7 @@ class FirehoseSink(AwsSink):
     places = ("delivery_stream",)
     settings = SETTINGS
     has_keys = False
-    limits = Limits(500, 4 * 1024**2, message_bytes=1000 * 1024 - 1, overhead=1)
+    limits = RequestLimits(500, 4 * 1024**2, message_bytes=1000 * 1024 - 1, overhead=1)
 
     @property
     def location(self) -> str:
@@ -37,7 +37,7 @@ class FirehoseSink(AwsSink):
         made: dt.datetime | None = found["DeliveryStreamDescription"].get("CreateTimestamp")
         return made
 
-    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, MessageRefused]]:
         records = [{"Data": value + b"\n"} for value in messages.values.to_pylist()]
         name = self.fill_option("delivery_stream")
         answer = await self.client.put_record_batch(DeliveryStreamName=name, Records=records)

@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sinks.aws.answers import Refused, find_refused_records
+from sinks.aws.answers import MessageRefused, find_refused_records
 from sinks.aws.sink import CONNECTION, AwsSink
-from sinks.messages.messages import Limits, Messages, parse_limit
+from sinks.messages.messages import Messages, RequestLimits, parse_limit
 from tailer.settings import Setting
 
 SETTINGS: dict[str, Setting] = {
@@ -26,7 +26,7 @@ class KinesisSink(AwsSink):
     places = ("stream",)
     settings = SETTINGS
     has_keys = False
-    limits = Limits(500, 5 * _MIB, message_bytes=_MIB - _KEY_BYTES, overhead=_KEY_BYTES)
+    limits = RequestLimits(500, 5 * _MIB, message_bytes=_MIB - _KEY_BYTES, overhead=_KEY_BYTES)
 
     @property
     def location(self) -> str:
@@ -40,7 +40,7 @@ class KinesisSink(AwsSink):
         made: dt.datetime = stream["StreamCreationTimestamp"]
         return made
 
-    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, MessageRefused]]:
         found = zip(messages.values.to_pylist(), self.name_groups(messages), strict=True)
         records = [{"Data": value, "PartitionKey": group} for value, group in found]
         answer = await self.client.put_records(

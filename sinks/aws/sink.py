@@ -21,10 +21,10 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NotConnected
 from msgspec import structs
 
-from sinks.aws.answers import NoAnswer, Refused, make_bounded_config
+from sinks.aws.answers import MessageRefused, NoAnswer, make_bounded_config
 from sinks.formats.json_formats import FORMAT, keyed_settings
 from sinks.messages.in_flight import IN_FLIGHT, send_requests
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
@@ -111,7 +111,7 @@ class AwsSink(MessageSink):
     """Events as messages of a service of AWS, at least once."""
 
     faults = _FAULTS
-    limits: Limits
+    limits: RequestLimits
     #: A message may have a key beside its text.
     has_keys: ClassVar = True
     piece_rows = 5000
@@ -141,7 +141,7 @@ class AwsSink(MessageSink):
         """Find the target; return when it was made, if the service says it."""
 
     @abstractmethod
-    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, MessageRefused]]:
         """Send one request; return the places of the messages that were not taken."""
 
     async def ask_service(self, question: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -231,7 +231,7 @@ class AwsSink(MessageSink):
             return await work()
         except ClientError as e:
             error = e.response.get("Error", {})
-            refused = Refused(str(error.get("Code", "")), str(error.get("Message", "")))
+            refused = MessageRefused(str(error.get("Code", "")), str(error.get("Message", "")))
             status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             raise self._to_tailer_error(refused, passing=status >= 500) from e
         except (HTTPClientError, NotConnected, OSError, TimeoutError) as e:
@@ -252,7 +252,7 @@ class AwsSink(MessageSink):
             raise ConfigError(f"{self.location}: {' '.join(str(e).split())}{remedy}") from e
 
     def _to_tailer_error(
-        self, refused: Refused, *, passing: bool = False, named: bool = False
+        self, refused: MessageRefused, *, passing: bool = False, named: bool = False
     ) -> TailerError:
         """Return the error of a request, or, ``named``, of a message."""
         what = f"{self.location}: {' '.join(str(refused).split())}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sinks.aws.answers import Refused, find_refused_entries
+from sinks.aws.answers import MessageRefused, find_refused_entries
 from sinks.aws.sink import CONNECTION, AwsSink
 from sinks.aws.sqs import build_entries
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from tailer.settings import REQUIRED, Setting
 
 SETTINGS: dict[str, Setting] = {
@@ -25,7 +25,7 @@ class SnsSink(AwsSink):
     kind = "sns"
     places = ("topic_arn",)
     settings = SETTINGS
-    limits = Limits(10, 256 * 1024, overhead=160)
+    limits = RequestLimits(10, 256 * 1024, overhead=160)
 
     @property
     def location(self) -> str:
@@ -34,7 +34,7 @@ class SnsSink(AwsSink):
     async def check_target(self) -> None:
         await self.client.get_topic_attributes(TopicArn=self.fill_option("topic_arn"))
 
-    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, MessageRefused]]:
         arn = self.fill_option("topic_arn")
         entries = build_entries(self, messages, "Message", fifo=arn.endswith(".fifo"))
         answer = await self.client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)

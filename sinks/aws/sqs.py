@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sinks.aws.answers import Refused, find_refused_entries
+from sinks.aws.answers import MessageRefused, find_refused_entries
 from sinks.aws.sink import CONNECTION, AwsSink
-from sinks.messages.messages import Limits, Messages, parse_limit
+from sinks.messages.messages import Messages, RequestLimits, parse_limit
 from tailer.settings import REQUIRED, Setting
 
 SETTINGS: dict[str, Setting] = {
@@ -27,7 +27,7 @@ class SqsSink(AwsSink):
     places = ("queue",)
     settings = SETTINGS
     #: Of a queue that does not tell its own.
-    limits = Limits(10, 256 * 1024, overhead=160)
+    limits = RequestLimits(10, 256 * 1024, overhead=160)
     _url = ""
 
     @property
@@ -47,7 +47,7 @@ class SqsSink(AwsSink):
         remedy = "" if limit else "allow sqs:GetQueueAttributes, which tells the queue's limit, "
         self.limits = replace(self.limits, bytes=most, remedy=remedy)
 
-    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, MessageRefused]]:
         entries = build_entries(self, messages, "MessageBody", fifo=self._url.endswith(".fifo"))
         answer = await self.client.send_message_batch(QueueUrl=self._url, Entries=entries)
         return find_refused_entries(answer, len(messages))

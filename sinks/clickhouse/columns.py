@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.shared.merge import Step
+from sinks.shared.merge import ColumnStep
 from sinks.sql.names import NameRules
 from sinks.sql.text import ValueRefused, canonical_json, is_json, json_text, with_json
 
@@ -109,7 +109,7 @@ def _name_type(data_type: pa.DataType) -> str:
     return "Date32" if types.is_date(data_type) else "String"
 
 
-def format_step(step: Step, required: Collection[str]) -> str | None:
+def format_step(step: ColumnStep, required: Collection[str]) -> str | None:
     """Return what ALTER TABLE does for a step, again and again; None if it needs nothing."""
     name = quote_name(step.column)
     if step.kind == "drop":
@@ -123,7 +123,7 @@ def format_step(step: Step, required: Collection[str]) -> str | None:
     return f"MODIFY COLUMN {format_column(step.field, required)}"
 
 
-def apply_step(columns: Sequence[pa.Field], step: Step) -> list[pa.Field]:
+def apply_step(columns: Sequence[pa.Field], step: ColumnStep) -> list[pa.Field]:
     """Return the columns after a step."""
     if step.kind == "add":
         return [*columns, step.field]
@@ -132,7 +132,7 @@ def apply_step(columns: Sequence[pa.Field], step: Step) -> list[pa.Field]:
     return [_change_field(field, step) if field.name == step.column else field for field in columns]
 
 
-def _change_field(field: pa.Field, step: Step) -> pa.Field:
+def _change_field(field: pa.Field, step: ColumnStep) -> pa.Field:
     if step.kind == "rename":
         return field.with_name(step.field.name)
     return field.with_type(step.field.type)

@@ -33,7 +33,7 @@ COMMENT = "delta-tailer"
 _COUNTER_BITS, _EPOCH_BITS = 64, 96
 
 
-class Progress(Struct, frozen=True):
+class TableProgress(Struct, frozen=True):
     """What a row says. Without ``feed``, the target is nobody's. ``era`` begins whenever the offset
     is set. ``made`` is the id that the server gave the table; ``has_rows``: it was written, so it
     has rows, if only of what was deleted. ``columns`` are those that it has, as a schema of Arrow's
@@ -75,7 +75,7 @@ class ProgressRows:
         self.where = f"{client.location}: the table {table!r}"
         self._offsets = f"{quote_name(database)}.{quote_name(_OFFSETS)}"
         #: The progress, the place of its row, and that of this process since it has claimed.
-        self.now = Progress()
+        self.now = TableProgress()
         self._place = self._mine = 0
         #: Id and number of rows of the table itself, None if it is not there.
         self.made: str | None = None
@@ -83,7 +83,7 @@ class ProgressRows:
         #: Whether the table is one that a process has made and never written.
         self.is_left = False
 
-    async def load(self) -> Progress:
+    async def load(self) -> TableProgress:
         """Read the newest row, and look at the table."""
         tables = f"FROM system.tables WHERE database = {quote_text(self._database)} AND name ="
         made = (
@@ -104,7 +104,7 @@ class ProgressRows:
             self.made, self.rows = table[0], int(table[1])
             self.is_left = not self.rows and table[2] == COMMENT
             self._place = int(found["newest"])
-            self.now = msgspec.json.decode(found["said"] or "{}", type=Progress)
+            self.now = msgspec.json.decode(found["said"] or "{}", type=TableProgress)
             self.now.at  # noqa: B018  # it can be read
         except (LookupError, TypeError, ValueError, msgspec.MsgspecError, OffsetError) as e:
             raise ConfigError(

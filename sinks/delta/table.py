@@ -24,8 +24,8 @@ from sinks.shared.history import HistoryMerge, HistoryNames, refuse_emptied
 from sinks.shared.merge import match_columns, unused_name
 from sinks.shared.target_table import (
     INFO,
-    Claim,
     ColumnChange,
+    TableClaim,
     TargetTable,
     filter_keys,
     has_exact_bounds,
@@ -62,7 +62,7 @@ class DeltaTarget(TargetTable):
         self._table: DeltaTable | None = None
         self._version = -1  # up to which the log is known to have only what may be there
         self._mark: tuple[int, ...] | None = None
-        self.claim: Claim | None = None
+        self.claim: TableClaim | None = None
 
     @property
     def table(self) -> DeltaTable:
@@ -94,7 +94,7 @@ class DeltaTarget(TargetTable):
         check = "; check it" if verdict == "for good" else ""
         return FAULTS.error(said, f"{self.address} can't be written{now} ({said}){check}")
 
-    def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> Claim | None:
+    def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> TableClaim | None:
         self._app, self._mode = f"delta-tailer/{feed}", mode
         self._table, self.claim, self._version = None, None, -1
         with self.translate_errors():
@@ -121,7 +121,7 @@ class DeltaTarget(TargetTable):
             return None
         return version, found.st_dev, found.st_ino, found.st_ctime_ns
 
-    def _find_claim(self, number: int) -> Claim:
+    def _find_claim(self, number: int) -> TableClaim:
         """Return what the commit with that number says."""
         for limit in (20, None):
             for entry in self.table.history(limit):
@@ -136,10 +136,10 @@ class DeltaTarget(TargetTable):
             f"{number}); remove the table, then `tailer offsets reset` creates it again"
         )
 
-    def _parse_claim(self, info: Mapping[str, Any]) -> Claim:
+    def _parse_claim(self, info: Mapping[str, Any]) -> TableClaim:
         try:
             offset = None if info["offset"] is None else Offset.from_json(info["offset"])
-            return Claim(info["number"], info["mode"], offset, info["key"], info["physical"])
+            return TableClaim(info["number"], info["mode"], offset, info["key"], info["physical"])
         except (KeyError, OffsetError) as e:
             raise TargetRefused(f"{self.address}: the offset in its log is damaged ({e})") from e
 
@@ -186,7 +186,7 @@ class DeltaTarget(TargetTable):
                 changes = changes or any(each.get("dataChange") for each in files_of)
         return changes
 
-    def build_properties(self, claim: Claim) -> CommitProperties:
+    def build_properties(self, claim: TableClaim) -> CommitProperties:
         """Return what a commit has to say."""
         info = {
             "app": self._app,
@@ -232,7 +232,7 @@ class DeltaTarget(TargetTable):
             chosen = ds.FileSystemDataset(files, schema, dataset.format, dataset.filesystem)
             return filter_keys(chosen.scanner(columns=key, filter=where).to_batches(), asked)
 
-    def create_table(self, schema: pa.Schema, claim: Claim) -> None:
+    def create_table(self, schema: pa.Schema, claim: TableClaim) -> None:
         with self.translate_errors():
             self._table = DeltaTable.create(
                 self.address, schema, storage_options=self._storage,
@@ -240,7 +240,7 @@ class DeltaTarget(TargetTable):
             )  # fmt: skip
         self._note_commit(claim)
 
-    def append_rows(self, rows: pa.Table, claim: Claim) -> None:
+    def append_rows(self, rows: pa.Table, claim: TableClaim) -> None:
         with self.translate_errors():
             write_deltalake(
                 self.table, rows, mode="append", schema_mode="merge",
@@ -248,7 +248,7 @@ class DeltaTarget(TargetTable):
             )  # fmt: skip
         self._note_commit(claim)
 
-    def change_columns(self, change: ColumnChange, claim: Claim) -> None:
+    def change_columns(self, change: ColumnChange, claim: TableClaim) -> None:
         if change.keep and all(step.kind == "add" for step in change.steps):
             return  # the next append adds them
         pairs = match_columns(change.old, change.version, keep=change.keep, folded=True)
@@ -277,7 +277,9 @@ class DeltaTarget(TargetTable):
         )
         return pa.RecordBatchReader.from_batches(wanted, batches)
 
-    def merge_rows(self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: Claim) -> None:
+    def merge_rows(
+        self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: TableClaim
+    ) -> None:
         leave = leaving.join(rows.select(key), key, join_type="left anti")
         gone = unused_name(_GONE, rows.schema.names)
         staying = rows.append_column(gone, pa.repeat(False, rows.num_rows))
@@ -296,7 +298,7 @@ class DeltaTarget(TargetTable):
         self._note_commit(claim)
 
     def merge_history(
-        self, merge: HistoryMerge, names: HistoryNames, key: list[str], claim: Claim
+        self, merge: HistoryMerge, names: HistoryNames, key: list[str], claim: TableClaim
     ) -> None:
         gone = unused_name(_GONE, merge.rows.schema.names)
         begun = merge.rows.append_column(gone, pa.repeat(False, merge.rows.num_rows))
@@ -319,7 +321,7 @@ class DeltaTarget(TargetTable):
             merger.execute()
         self._note_commit(claim)
 
-    def take_back(self, version: int, names: HistoryNames, claim: Claim) -> None:
+    def take_back(self, version: int, names: HistoryNames, claim: TableClaim) -> None:
         first, last = (f"t.{_quote_name(n)}" for n in (names.from_version, names.to_version))
         before = self.table.version()
         with self.translate_errors():
@@ -341,7 +343,7 @@ class DeltaTarget(TargetTable):
         else:
             self._note_commit(claim)
 
-    def _note_commit(self, claim: Claim) -> None:
+    def _note_commit(self, claim: TableClaim) -> None:
         """Note our own commit."""
         self.claim = claim
         if self.table.version() == self._version + 1:  # else others are looked at by the next one

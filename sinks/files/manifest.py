@@ -28,7 +28,7 @@ from tailer.errors import (
     TransientError,
     ungrouping,
 )
-from tailer.storage.targets import Target
+from tailer.storage.targets import FolderTarget
 
 FOLDER = "_delta_tailer"
 _LAST = f"{FOLDER}/last"
@@ -56,7 +56,7 @@ class Manifest:
     """The manifest of a target. ``number`` is that of the last publication, 0 before the first;
     ``offset`` the one after it."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: FolderTarget) -> None:
         self._target = target
         self._owner = uuid.uuid4().hex
         self.number = 0

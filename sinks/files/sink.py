@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from sinks.files.folders import FORM, Folders
 from sinks.files.manifest import Manifest, PublishedFile
-from sinks.files.spool import ENDINGS, Format, Spooled
+from sinks.files.spool import ENDINGS, Format, GrowingFile
 from sinks.shared.change_rows import EVENT_ID, change_rows, check_type
 from sinks.shared.delivery import check_form
 from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
@@ -30,7 +30,7 @@ from tailer.settings import OWN_PREFIX_SETTING, REQUIRED, Setting
 from tailer.sink import OwnNames, Sink, SinkTraits
 from tailer.sink.own_names import add_prefix
 from tailer.storage import open_target
-from tailer.storage.targets import Target, translate_write_errors
+from tailer.storage.targets import FolderTarget, translate_write_errors
 
 _MIB = 1024**2
 SETTINGS: dict[str, Setting] = {
@@ -72,7 +72,7 @@ class FilesSink(Sink):
 
     def __init__(
         self,
-        target: Target,
+        target: FolderTarget,
         *,
         format: Format = "parquet",  # noqa: A002  # the option's name
         folders: Folders | None = None,
@@ -92,7 +92,7 @@ class FilesSink(Sink):
         self._manifest = Manifest(target)
         self._open = False
         self._turn = anyio.Lock()
-        self._files: dict[str, Spooled] = {}
+        self._files: dict[str, GrowingFile] = {}
         self._offset: Offset | None = None
         self._schema: pa.Schema | None = None
         self._waiting = 0
@@ -271,9 +271,9 @@ class FilesSink(Sink):
                 for file in self._files.values():
                     file.encode_waiting()
 
-    def _open_spool(self, spool: Path, schema: pa.Schema) -> Spooled:
+    def _open_spool(self, spool: Path, schema: pa.Schema) -> GrowingFile:
         make_folder(spool)
-        return Spooled(spool / uuid.uuid4().hex, self.format, schema)
+        return GrowingFile(spool / uuid.uuid4().hex, self.format, schema)
 
     async def _publish_files(self) -> None:
         """Publish all open files, and the offset after them."""

@@ -68,7 +68,7 @@ _ENCODERS: dict[Format, type[_Encoder]] = {
 
 
 @dataclass
-class Spooled:
+class GrowingFile:
     """One file that grows: its rows, and the versions that they are of. All methods block."""
 
     path: Path

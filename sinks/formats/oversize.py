@@ -30,7 +30,7 @@ from tailer.sink import OWN_PREFIX, OwnNames
 from tailer.sink.encoder import Encoder, Records
 from tailer.sink.own_names import add_prefix
 from tailer.storage import open_target
-from tailer.storage.targets import Target
+from tailer.storage.targets import FolderTarget
 
 
 def _parse_place(text: str) -> str:
@@ -71,7 +71,7 @@ class OversizeEncoder(Encoder):
 
     def __init__(
         self, inner: Encoder, limit: int, *, mark: str = "",
-        open_target: Callable[[], Target] | None = None, feed: str = "", dry: bool = False,
+        open_target: Callable[[], FolderTarget] | None = None, feed: str = "", dry: bool = False,
     ) -> None:  # fmt: skip
         self._inner = inner
         self._limit = limit
@@ -164,7 +164,7 @@ class OversizeEncoder(Encoder):
 
     # Writing elsewhere
 
-    def _offload_values(self, records: Records, open_target: Callable[[], Target]) -> Records:
+    def _offload_values(self, records: Records, open_target: Callable[[], FolderTarget]) -> Records:
         """Write the values that are too large, and return records that name where they are."""
         values: pa.BinaryArray = records.whole_values()
         headers: Any = dict(records.headers)
@@ -189,7 +189,7 @@ class OversizeEncoder(Encoder):
         return replace(records, values=pc.replace_with_mask(values, large, instead))
 
 
-async def _write_values(target: Target, values: Mapping[str, bytes]) -> None:
+async def _write_values(target: FolderTarget, values: Mapping[str, bytes]) -> None:
     """Write all, some at the same time."""
     limiter = anyio.CapacityLimiter(_AT_ONCE)
 

@@ -22,7 +22,7 @@ from sinks.formats.binary_parts import ValuePart
 from sinks.formats.debezium import CONNECTOR, VERSION, Images, transaction_id
 from sinks.formats.parts import data_columns, table_name
 from sinks.formats.protobuf_schema import Field, Fields, build_fields, find_clash, has_fields
-from sinks.formats.protobuf_text import Schema, extend_schema, make_schema, parse_schema
+from sinks.formats.protobuf_text import ProtobufSchema, extend_schema, make_schema, parse_schema
 from sinks.formats.protobuf_values import (
     encode_constant,
     encode_tag,
@@ -191,7 +191,11 @@ class ProtobufEncoder(SchemaEncoder):
         return versions
 
     def _find_contradicted(
-        self, subject: str, earlier: Mapping[int, Schema], version: int, schema: Schema
+        self,
+        subject: str,
+        earlier: Mapping[int, ProtobufSchema],
+        version: int,
+        schema: ProtobufSchema,
     ) -> str:
         """Return which version a schema contradicts, and how; "" if it does none."""
         known = (subject, version, tuple(earlier))
@@ -200,7 +204,7 @@ class ProtobufEncoder(SchemaEncoder):
             self._known[known] = next((f"{i} ({said})" for i, said in found if said), "")
         return str(self._known[known])
 
-    def _read_version(self, subject: str, version: int) -> tuple[int, Schema | None, str]:
+    def _read_version(self, subject: str, version: int) -> tuple[int, ProtobufSchema | None, str]:
         """Return id, schema and kind of a version, which never change; without a schema if it is
         not understood."""
         known = (subject, version)
@@ -220,13 +224,13 @@ class _Versions(Struct):
     that is not understood or contradicts an earlier one."""
 
     found: tuple[int, Fields] | None = None
-    same: dict[int, Schema] = {}
-    alike: Schema | None = None
+    same: dict[int, ProtobufSchema] = {}
+    alike: ProtobufSchema | None = None
     strange: str = ""
     clash: str = ""
 
 
-def _extend_newest(versions: _Versions, name: str, wanted: Fields) -> Schema:
+def _extend_newest(versions: _Versions, name: str, wanted: Fields) -> ProtobufSchema:
     if versions.same:
         newest, *earlier = reversed(versions.same.values())
         return extend_schema(newest, name, wanted, [schema.fields for schema in earlier])

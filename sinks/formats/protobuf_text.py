@@ -57,7 +57,7 @@ class Members(dict[str, Field]):
 Scope: TypeAlias = dict[str, Members | None]
 
 
-class Schema(Struct, frozen=True):
+class ProtobufSchema(Struct, frozen=True):
     """The first message of a file: its whole name, and its fields; the file's text, and where in it
     the statement of its package is or would be."""
 
@@ -67,15 +67,15 @@ class Schema(Struct, frozen=True):
     place: tuple[int, int]
 
 
-def parse_schema(text: str) -> Schema | None:
+def parse_schema(text: str) -> ProtobufSchema | None:
     """Return the schema of a file; None for one that is not proto3, or not understood."""
     try:
-        return _Parser(text).read_file()
+        return _ProtobufParser(text).read_file()
     except (LookupError, ValueError, RecursionError, StopIteration):
         return None
 
 
-class _Parser:
+class _ProtobufParser:
     """Reads the statements of a file. Raises :class:`ValueError` for one that is not known."""
 
     def __init__(self, text: str) -> None:
@@ -84,7 +84,7 @@ class _Parser:
         self._at = self._place = (0, 0)
         self._package = self._syntax = ""
 
-    def read_file(self) -> Schema:
+    def read_file(self) -> ProtobufSchema:
         file = Members("")
         self._read_block(file)
         if self._syntax != "proto3":
@@ -97,7 +97,7 @@ class _Parser:
         first = next(message for message in file.inner.values() if message is not None)
         _resolve_fields(first, tuple(scopes))
         name = ".".join(filter(None, (self._package, first.name)))
-        return Schema(name, first, self._text, self._place)
+        return ProtobufSchema(name, first, self._text, self._place)
 
     def _read_statement(self) -> list[str]:
         """Return the words of a statement with its `;` or the `{` of its block, or the `}` after
@@ -210,7 +210,7 @@ def _find_message(kind: str, scopes: Sequence[Scope]) -> Members | None:
     return found
 
 
-def make_schema(name: str) -> Schema:
+def make_schema(name: str) -> ProtobufSchema:
     """Return a message of this whole name without fields."""
     package, _, own = name.rpartition(".")
     head = f"\n\npackage {package};" if package else ""
@@ -220,8 +220,8 @@ def make_schema(name: str) -> Schema:
 
 
 def extend_schema(
-    schema: Schema, name: str, wanted: Fields, earlier: Sequence[Fields] = ()
-) -> Schema:
+    schema: ProtobufSchema, name: str, wanted: Fields, earlier: Sequence[Fields] = ()
+) -> ProtobufSchema:
     """Return a schema with the fields that are wanted besides, as a message of this whole name. A
     field that is there, or in an ``earlier`` version (the newest first), keeps its number; others
     get the next.
@@ -250,7 +250,7 @@ def extend_schema(
 class _Extension:
     """Fields that are added to a schema's messages."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: ProtobufSchema) -> None:
         self._schema = schema
         self._words = {found[1] for found in _TOKENS.finditer(schema.text)}
         self._messages: dict[str, Members] = {}

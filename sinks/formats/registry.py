@@ -173,7 +173,7 @@ class RegistryClient:
     def _where(self) -> str:
         return f"the schema registry at {self.url}"
 
-    def _make_refusal(self, subject: str, answer: _Answer) -> TailerError:
+    def _make_refusal(self, subject: str, answer: _RegistryAnswer) -> TailerError:
         where, status, said = self._where, answer.status, answer.message
         if status not in _FOR_GOOD or not said:
             # A proxy's page has any status.
@@ -201,7 +201,7 @@ class RegistryClient:
 
     def _ask_registry(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> _Answer:
+    ) -> _RegistryAnswer:
         """Return an answer. Raises :class:`TransientError` if there is none."""
         try:
             answer = asyncio.run(self._fetch_answer(method, path, body))
@@ -232,7 +232,7 @@ class RegistryClient:
 
     async def _fetch_answer(
         self, method: str, path: str, body: Mapping[str, Any] | None
-    ) -> _Answer:
+    ) -> _RegistryAnswer:
         headers = {"Content-Type": _CONTENT_TYPE, "Accept": _CONTENT_TYPE}
         headers["Accept-Encoding"] = "identity"
         if self.authorization is not None:
@@ -254,12 +254,12 @@ class RegistryClient:
                 method, url, data=data, headers=headers, allow_redirects=False
             ) as response,
         ):
-            return _Answer(
+            return _RegistryAnswer(
                 response.status, b"".join(await read_whole_body(response, _ANSWER_BYTES_MAX))
             )
 
 
-class _Answer:
+class _RegistryAnswer:
     """Status and JSON object of an answer, or list of integers; empty ones for anything else."""
 
     def __init__(self, status: int, body: bytes) -> None:

@@ -35,7 +35,7 @@ def patch_pyiceberg() -> None:
     arrow.truncate_upper_bound_text_string = _find_upper_bound
 
 
-class Rewrite(_OverwriteFiles):
+class RewriteSnapshot(_OverwriteFiles):
     """A snapshot in which files take the place of others. The package's own keeps, and reads at
     each commit, the list of each snapshot that ever removed a file."""
 

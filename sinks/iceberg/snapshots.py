@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from sinks.shared.target_table import INFO, Claim
+from sinks.shared.target_table import INFO, TableClaim
 from tailer.changes import Offset
 from tailer.errors import OffsetError, TargetRefused
 
@@ -52,7 +52,7 @@ class Kept(Struct, frozen=True):
     fields: dict[str, int]
 
 
-def describe_claim(claim: Claim, app: str, by: str) -> Said:
+def describe_claim(claim: TableClaim, app: str, by: str) -> Said:
     """Return what a commit has to say."""
     offset = None if claim.offset is None else claim.offset.to_json()
     return Said(app, claim.number, offset, by, claim.repairing)
@@ -89,13 +89,13 @@ def find_said(table: Table, kept: Kept) -> Said | None:
     return kept.said if follows or (later and same) else None
 
 
-def make_claim(kept: Kept, said: Said, address: str) -> Claim:
+def make_claim(kept: Kept, said: Said, address: str) -> TableClaim:
     """Return the claim of what was said. Raises :class:`TargetRefused` if it is damaged."""
     try:
         offset = None if said.offset is None else Offset.from_json(said.offset)
     except OffsetError as e:
         raise TargetRefused(f"{address}: the offset of its snapshot is damaged ({e})") from e
-    return Claim(said.number, kept.mode, offset, kept.key, kept.physical)
+    return TableClaim(said.number, kept.mode, offset, kept.key, kept.physical)
 
 
 def find_stranger(table: Table, checked: int | None) -> int | None:

@@ -31,7 +31,7 @@ from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.snapshots import Operation
 
 from sinks.iceberg.columns import change_schema, check_own_table, list_missing
-from sinks.iceberg.patches import Rewrite
+from sinks.iceberg.patches import RewriteSnapshot
 from sinks.iceberg.snapshots import (
     Kept,
     Said,
@@ -46,8 +46,8 @@ from sinks.iceberg.snapshots import (
 from sinks.iceberg.types import find_stored_schema
 from sinks.shared.target_table import (
     INFO,
-    Claim,
     ColumnChange,
+    TableClaim,
     TargetTable,
     cast_columns,
     filter_keys,
@@ -90,7 +90,7 @@ class IcebergTarget(TargetTable):
         self._by = ""
         self._table: Table | None = None
         self._checked: int | None = None  # the snapshot up to which others changed no rows
-        self.claim: Claim | None = None
+        self.claim: TableClaim | None = None
 
     @property
     def catalog(self) -> Catalog:
@@ -137,7 +137,7 @@ class IcebergTarget(TargetTable):
 
     # Whose it is
 
-    def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> Claim | None:
+    def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> TableClaim | None:
         self._app, self._mode, self._by = f"delta-tailer/{feed}", mode, uuid4().hex
         self._table = self.claim = self._checked = None
         with self.translate_errors():
@@ -256,7 +256,7 @@ class IcebergTarget(TargetTable):
 
     # Writing
 
-    def create_table(self, schema: pa.Schema, claim: Claim) -> None:
+    def create_table(self, schema: pa.Schema, claim: TableClaim) -> None:
         with self.translate_errors():
             if self._table is None:
                 self.catalog.create_namespace_if_not_exists(self.name.rpartition(".")[0])
@@ -288,17 +288,19 @@ class IcebergTarget(TargetTable):
         lacks = {n: v for n, v in _PROPERTIES.items() if n not in self.table.properties}
         return transaction.set_properties(lacks) if lacks else transaction
 
-    def change_columns(self, change: ColumnChange, claim: Claim) -> None:
+    def change_columns(self, change: ColumnChange, claim: TableClaim) -> None:
         with self.translate_errors():
             transaction = self.table.transaction()
             change_schema(self.table, transaction, change, self.address)
             self._commit(claim, transaction=transaction)
 
-    def append_rows(self, rows: pa.Table, claim: Claim) -> None:
+    def append_rows(self, rows: pa.Table, claim: TableClaim) -> None:
         with self.translate_errors():
             self._commit(claim, self._write_files(rows))
 
-    def merge_rows(self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: Claim) -> None:
+    def merge_rows(
+        self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: TableClaim
+    ) -> None:
         coming = rows.select(key)
         keys = pa.concat_tables([coming, leaving.select(key).cast(coming.schema)])
         removed, added = [], self._write_files(rows)
@@ -333,7 +335,7 @@ class IcebergTarget(TargetTable):
             return list(_dataframe_to_data_files(table.metadata, rows, table.io))
 
     def _commit(
-        self, claim: Claim, added: Sequence[DataFile] = (), removed: Sequence[DataFile] = (),
+        self, claim: TableClaim, added: Sequence[DataFile] = (), removed: Sequence[DataFile] = (),
         transaction: Transaction | None = None,
     ) -> None:  # fmt: skip
         """Commit files, and what else a transaction has, with what the claim says."""
@@ -341,7 +343,7 @@ class IcebergTarget(TargetTable):
         transaction = transaction or self.table.transaction()
         info = {INFO: msgspec.json.encode(said).decode()}
         if removed:
-            begun: Any = Rewrite(
+            begun: Any = RewriteSnapshot(
                 Operation.OVERWRITE, transaction, self.table.io, snapshot_properties=info
             )
         else:
@@ -366,7 +368,7 @@ class IcebergTarget(TargetTable):
         self.claim, self._checked = claim, begun.snapshot_id
 
     def _describe_table(
-        self, claim: Claim, said: Said, transaction: Transaction, number: int
+        self, claim: TableClaim, said: Said, transaction: Transaction, number: int
     ) -> Kept:
         """Return what the property has after a commit of a snapshot with that id."""
         metadata = transaction.table_metadata

@@ -20,9 +20,9 @@ from sinks.formats.load import load_encoder
 from sinks.kafka.background_checks import MarkerCheck, TopicCheck
 from sinks.kafka.client.kafka_python import KafkaPythonDriver
 from sinks.kafka.cluster import Cluster, Topic
-from sinks.kafka.feed_transactions import SeenTopic, Transaction
+from sinks.kafka.feed_transactions import SeenTopic, TopicTransaction
 from sinks.kafka.options import KafkaOptions, fill_topic_name
-from sinks.kafka.progress import Progress, parse_progress
+from sinks.kafka.progress import TopicProgress, parse_progress
 from sinks.kafka.settlement import Settlement
 from sinks.kafka.topic_writer import EncodedRows, TopicWriter, make_record
 from tailer.changes import ChangeBatch, Notice
@@ -62,7 +62,7 @@ class Broker(typing.Protocol):
         """Keep every older producer of the feed from writing, and end what it left open.
         ``written`` are the topics that its transactions may have written to."""
 
-    def read_progress(self, *, stable: bool = False) -> Progress | None:
+    def read_progress(self, *, stable: bool = False) -> TopicProgress | None:
         """Return the feed's last committed progress, waiting for transactions that are open before
         the end of its topic; with ``stable``, the last one before all of these."""
 
@@ -81,7 +81,7 @@ class Broker(typing.Protocol):
     def encode(self, name: str, rows: ChangeBatch) -> EncodedRows:
         """Start to encode rows for an open topic. Does not wait."""
 
-    def run(self, transaction: Transaction, rows: Sequence[tuple[str, EncodedRows]]) -> None:
+    def run(self, transaction: TopicTransaction, rows: Sequence[tuple[str, EncodedRows]]) -> None:
         """Carry a transaction out, with its rows by their topics. When this returns, it is
         committed. After :class:`RowsRefused` and :class:`TableError` it is rolled back, and after
         any other error its outcome is unknown."""
@@ -188,7 +188,7 @@ class KafkaBroker:
                 f"{self.options.bootstrap_servers} allow {allowed}; lower it"
             )
 
-    def read_progress(self, *, stable: bool = False) -> Progress | None:
+    def read_progress(self, *, stable: bool = False) -> TopicProgress | None:
         if self._dry_run and self.cluster.find_topic(self.progress_topic) is None:
             return None
         record = self.cluster.find_last_record(
@@ -228,7 +228,7 @@ class KafkaBroker:
     def encode(self, name: str, rows: ChangeBatch) -> EncodedRows:
         return self._writers[name].encode(rows)
 
-    def run(self, transaction: Transaction, rows: Sequence[tuple[str, EncodedRows]]) -> None:
+    def run(self, transaction: TopicTransaction, rows: Sequence[tuple[str, EncodedRows]]) -> None:
         self.markers.wait()
         self.driver.begin_transaction()
         try:
@@ -270,7 +270,7 @@ class KafkaBroker:
         with suppress(TailerError):
             self.cluster.close()
 
-    def _send_progress(self, progress: Progress) -> None:
+    def _send_progress(self, progress: TopicProgress) -> None:
         now_ms = int(time.time() * 1000)
         record = make_record(self.feed.encode(), progress.to_bytes(), now_ms)
         self.driver.send_records(self.progress_topic, 0, record)

@@ -14,9 +14,9 @@ from itertools import zip_longest
 
 from sinks.kafka.broker import Broker
 from sinks.kafka.client.failures import Fenced
-from sinks.kafka.feed_transactions import FeedTransactions, Transaction
+from sinks.kafka.feed_transactions import FeedTransactions, TopicTransaction
 from sinks.kafka.options import KafkaOptions
-from sinks.kafka.progress import Progress
+from sinks.kafka.progress import TopicProgress
 from sinks.kafka.topic_writer import EncodedRows
 from sinks.shared.routes import Targets
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -127,7 +127,7 @@ class ExactlyOnce:
             self._open_topic(name)
         return self.transactions.offset
 
-    def _read_progress(self, *, stable: bool = False) -> Progress | None:
+    def _read_progress(self, *, stable: bool = False) -> TopicProgress | None:
         try:
             return self.broker.read_progress(stable=stable)
         except TargetRefused:
@@ -187,7 +187,7 @@ class ExactlyOnce:
         self.broker.close()
 
     def _run_transactions(
-        self, planned: list[Transaction], prepared: Prepared | None = None
+        self, planned: list[TopicTransaction], prepared: Prepared | None = None
     ) -> None:
         """Carry transactions out. The next one's rows are encoded while one is written."""
         rows = planned[0].rows if planned else None

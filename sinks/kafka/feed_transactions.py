@@ -52,7 +52,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
-from sinks.kafka.progress import Progress
+from sinks.kafka.progress import TopicProgress
 from sinks.shared.delivery import check_form
 from sinks.shared.encode_ahead import slice_batch
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -89,10 +89,10 @@ class SeenTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class TopicTransaction:
     """One transaction: the rows or the notice in it, and the progress that is its last record."""
 
-    after: Progress
+    after: TopicProgress
     rows: ChangeBatch | None = None
     notice: Notice | None = None
 
@@ -119,7 +119,7 @@ class FeedTransactions:
         self.claimed = claimed
         self.state: State = "NEW"
         #: What is committed.
-        self.progress = Progress(feed)
+        self.progress = TopicProgress(feed)
         #: Where the feed is by versions without changes, if that is beyond what is committed.
         self.skipped_to: Offset | None = None
         self._form = dict(form)
@@ -132,7 +132,7 @@ class FeedTransactions:
 
     # Opening
 
-    def resume_from(self, stored: Progress | None) -> None:
+    def resume_from(self, stored: TopicProgress | None) -> None:
         """Take up the progress that Kafka has. Call it after the fence: see rule 1.
 
         Raises :class:`TargetRefused` if a newer daemon has claimed the feed, :class:`ConfigError`
@@ -140,7 +140,7 @@ class FeedTransactions:
         """
         self._check_state("resume_from")
         self.check_owner(stored)
-        progress = stored or Progress(self.feed)
+        progress = stored or TopicProgress(self.feed)
         if progress.delivery is not None and not self.overwrites:
             form = {"type": "kafka", **self._form}
             check_form(form, progress.delivery, self.feed, progress.offset)
@@ -150,7 +150,7 @@ class FeedTransactions:
         self.progress = progress
         self.state = "FENCED"
 
-    def check_owner(self, stored: Progress | None) -> None:
+    def check_owner(self, stored: TopicProgress | None) -> None:
         """Raise :class:`TargetRefused` if a newer daemon has claimed the feed since we did."""
         if self.claimed and stored and stored.epoch > self.claimed and stored.owner != self.owner:
             self.state = "TAKEN_OVER"
@@ -182,11 +182,11 @@ class FeedTransactions:
         """Note the id of a topic that the next transactions write to."""
         self.progress = replace(self.progress, topics={**self.progress.topics, name: topic_id})
 
-    def claim(self) -> Transaction:
+    def claim(self) -> TopicTransaction:
         """Return the transaction that claims the feed for this process."""
         self._check_state("claim")
         self.state, self._left = "CLAIMED", 1
-        return Transaction(self.progress.claim_for(self.owner))
+        return TopicTransaction(self.progress.claim_for(self.owner))
 
     # Writing
 
@@ -195,7 +195,9 @@ class FeedTransactions:
         """Return where the feed is: what is committed, and versions without changes after it."""
         return self.progress.offset if self.skipped_to is None else self.skipped_to
 
-    def plan(self, item: ChangeBatch | Notice, *, writes_notice: bool = False) -> list[Transaction]:
+    def plan(
+        self, item: ChangeBatch | Notice, *, writes_notice: bool = False
+    ) -> list[TopicTransaction]:
         """Return the transactions that write a batch or a notice; none for versions without
         changes, which :meth:`catch_up` saves. A notice is written if ``writes_notice``; the
         versions that it skips are progress, which is committed at once: it must not come again.
@@ -209,37 +211,37 @@ class FeedTransactions:
             self.skipped_to, planned = item.next_offset, []
         return self._begin_transactions(planned)
 
-    def catch_up(self) -> list[Transaction]:
+    def catch_up(self) -> list[TopicTransaction]:
         """Return the transaction that saves the progress over versions without changes, if any."""
         self._check_state("plan")
         if self.skipped_to is None:
             return []
         return self._begin_transactions(
-            [Transaction(replace(self.progress, offset=self.skipped_to))]
+            [TopicTransaction(replace(self.progress, offset=self.skipped_to))]
         )
 
-    def overwrite(self, offset: Offset | None) -> list[Transaction]:
+    def overwrite(self, offset: Offset | None) -> list[TopicTransaction]:
         """Return the transaction that sets another offset; None: the feed's start decides."""
         self._check_state("plan")
-        return self._begin_transactions([Transaction(replace(self.progress, offset=offset))])
+        return self._begin_transactions([TopicTransaction(replace(self.progress, offset=offset))])
 
-    def _begin_transactions(self, planned: list[Transaction]) -> list[Transaction]:
+    def _begin_transactions(self, planned: list[TopicTransaction]) -> list[TopicTransaction]:
         if planned:
             self.state, self._left = "IN_TRANSACTION", len(planned)
         return planned
 
-    def _plan_notice(self, notice: Notice, *, writes_notice: bool) -> list[Transaction]:
+    def _plan_notice(self, notice: Notice, *, writes_notice: bool) -> list[TopicTransaction]:
         moves = notice.kind != "heartbeat"
         if not writes_notice and (not moves or notice.next_offset == notice.offset):
             return []
         after = notice.next_offset if moves else self.offset
         return [
-            Transaction(
+            TopicTransaction(
                 replace(self.progress, offset=after), notice=notice if writes_notice else None
             )
         ]
 
-    def _plan_rows(self, batch: ChangeBatch) -> list[Transaction]:
+    def _plan_rows(self, batch: ChangeBatch) -> list[TopicTransaction]:
         rows = self._drop_committed_rows(batch)
         if not rows.num_rows:
             return []
@@ -249,7 +251,7 @@ class FeedTransactions:
             batch.offset.snapshot and at is not None and batch.next_offset.position == at.position
         )
         return [
-            Transaction(
+            TopicTransaction(
                 replace(
                     self.progress,
                     offset=batch.next_offset if beside_stream else part.next_offset,
@@ -276,7 +278,7 @@ class FeedTransactions:
 
     # What became of a transaction
 
-    def note_commit(self, transaction: Transaction) -> None:
+    def note_commit(self, transaction: TopicTransaction) -> None:
         """Note that a transaction, the next one of those planned, is committed."""
         self._check_state("note_commit")
         if self.state == "CLAIMED":

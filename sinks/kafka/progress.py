@@ -22,7 +22,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TopicProgress:
     """One progress record.
 
     ``offset`` is the next change to write (None: nothing is written yet, the feed's start decides);
@@ -39,7 +39,7 @@ class Progress:
     topics: dict[str, str] = field(default_factory=dict)
     delivery: dict[str, Any] | None = None
 
-    def claim_for(self, owner: str) -> Progress:
+    def claim_for(self, owner: str) -> TopicProgress:
         """Return the same progress with a new owner."""
         return replace(self, epoch=self.epoch + 1, owner=owner)
 
@@ -61,7 +61,7 @@ class Progress:
         return _format_json({**document, "checksum": _compute_checksum(document)})
 
     @classmethod
-    def from_bytes(cls, value: bytes) -> Progress:
+    def from_bytes(cls, value: bytes) -> TopicProgress:
         """Parse a record's value. Raises ``ValueError`` saying what is wrong with it."""
         document = json.loads(value)
         if not isinstance(document, dict):
@@ -94,7 +94,7 @@ def _compute_checksum(document: dict[str, Any]) -> str:
     return blake2b(_format_json(document), digest_size=8).hexdigest()
 
 
-def parse_progress(record: LastRecord | None, topic: str, feed: str) -> Progress | None:
+def parse_progress(record: LastRecord | None, topic: str, feed: str) -> TopicProgress | None:
     """Return the progress in a feed's last record; None for no record or a tombstone.
 
     Raises :class:`SinkRejected`, naming topic and offset, for a record that is not ours.
@@ -102,7 +102,7 @@ def parse_progress(record: LastRecord | None, topic: str, feed: str) -> Progress
     if record is None or record.value is None:
         return None
     try:
-        progress = Progress.from_bytes(record.value)
+        progress = TopicProgress.from_bytes(record.value)
         if progress.feed != feed:
             raise ValueError(f"it is of the feed {progress.feed!r}")
     except ValueError as e:

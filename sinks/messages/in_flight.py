@@ -16,7 +16,7 @@ import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from tailer.settings import Setting
 
 IN_FLIGHT = Setting(
@@ -25,7 +25,7 @@ IN_FLIGHT = Setting(
 )  # fmt: skip
 
 
-class _Lane:
+class _RequestLane:
     """The messages ``first`` to ``end`` (None: all), in requests; their sizes were checked.
     ``places`` are those of all in the piece (None: the same). There may be one for each row, so it
     is no more than numbers until it is its turn."""
@@ -35,7 +35,7 @@ class _Lane:
     def __init__(
         self,
         messages: Messages,
-        limits: Limits,
+        limits: RequestLimits,
         places: pa.Array | None = None,
         *,
         first: int = 0,
@@ -65,7 +65,7 @@ class _Lane:
 
 async def send_requests(
     messages: Messages,
-    limits: Limits,
+    limits: RequestLimits,
     in_flight: int,
     send: Callable[[Messages], Awaitable[None]],
     note_taken: Callable[[int], None],
@@ -108,37 +108,41 @@ async def send_requests(
             raise error
 
 
-def _divide(messages: Messages, limits: Limits, in_flight: int) -> list[_Lane]:
+def _divide(messages: Messages, limits: RequestLimits, in_flight: int) -> list[_RequestLane]:
     """Return what the tasks send, one after the other: the same lane for each, if no key comes
     twice."""
     if messages.places is not None:
         coded = messages.places.dictionary_decode().dictionary_encode()
         return list(_divide_by_group(messages, limits, coded.indices))
     if messages.keys is None or (in_flight == 1 and not limits.one_key):
-        return [_Lane(messages, limits)]
+        return [_RequestLane(messages, limits)]
     keys = messages.keys.dictionary_encode("encode")
     if len(keys.dictionary) == len(messages):
         alone = replace(limits, messages=1) if limits.one_key else limits
-        return [_Lane(messages, alone)] * in_flight
+        return [_RequestLane(messages, alone)] * in_flight
     if limits.one_key:
         return list(_divide_by_group(messages, limits, keys.indices))
     size = (pc.sum(pc.binary_length(messages.values)).as_py() or 0) + len(keys) * limits.overhead
     # No more than the messages fill requests.
     count = min(in_flight, max(-(-len(keys) // limits.messages), -(-size // limits.bytes)))
     if count == 1:
-        return [_Lane(messages, limits)]
+        return [_RequestLane(messages, limits)]
     numbers = keys.indices.cast(pa.int64())
     lane_of = pc.subtract(numbers, pc.multiply(pc.divide(numbers, count), count))
     divided = (pc.indices_nonzero(pc.equal(lane_of, lane)) for lane in range(count))
-    return [_Lane(messages.take(places), limits, places) for places in divided if len(places)]
+    return [
+        _RequestLane(messages.take(places), limits, places) for places in divided if len(places)
+    ]
 
 
-def _divide_by_group(messages: Messages, limits: Limits, numbers: pa.Array) -> Iterator[_Lane]:
+def _divide_by_group(
+    messages: Messages, limits: RequestLimits, numbers: pa.Array
+) -> Iterator[_RequestLane]:
     """Yield the messages of each group, in the order of their first ones; ``numbers`` are the
     groups' numbers in that order."""
     places = pc.sort_indices(numbers)  # which leaves those of a group in their order
     grouped, first = messages.take(places), 0
     for count in pc.value_counts(numbers).field("counts").to_pylist():
         end = first + count
-        yield _Lane(grouped, limits, places, first=first, end=end)
+        yield _RequestLane(grouped, limits, places, first=first, end=end)
         first = end

@@ -31,7 +31,7 @@ def parse_limit(limit: Any, otherwise: int, least: int = 1) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What one request takes: messages, bytes of all of them with ``overhead`` for each, and bytes
     of a single one (None: those of a request), which is alone if it has more than the request's.
     ``remedy`` is for a message that is too large. ``one_key``: a request takes messages of one key
@@ -110,13 +110,13 @@ class Messages:
             places=None if self.places is None else some(self.places),
         )
 
-    def split_into_requests(self, limits: Limits) -> Iterator[Messages]:
+    def split_into_requests(self, limits: RequestLimits) -> Iterator[Messages]:
         """Yield the messages in requests, as many in each as it takes. Raises
         :class:`SinkRejected`, before the first, if one is too large."""
         self.check_sizes(limits)
         yield from self.split_checked(limits)
 
-    def split_checked(self, limits: Limits) -> Iterator[Messages]:
+    def split_checked(self, limits: RequestLimits) -> Iterator[Messages]:
         """Do the same with messages that :meth:`check_sizes` has seen."""
         ends = self._view_ends() if len(self) else []
         first = 0
@@ -134,7 +134,7 @@ class Messages:
         ends = memoryview(self.values.buffers()[1]).cast("i")
         return ends[self.values.offset : self.values.offset + len(self) + 1]
 
-    def check_sizes(self, limits: Limits) -> None:
+    def check_sizes(self, limits: RequestLimits) -> None:
         """Raise :class:`SinkRejected`, naming the first one, if a message is too large."""
         most = limits.message_bytes
         if most is None:

@@ -23,7 +23,7 @@ from sinks.messages.tls import make_tls_context
 from sinks.mysql.statements import format_insertions
 from sinks.mysql.texts import LENGTHS, find_key_rooms, find_table_rooms
 from sinks.shared.history import HistoryNames
-from sinks.shared.merge import Step, unused_name
+from sinks.shared.merge import ColumnStep, unused_name
 from sinks.shared.misread import translate_misreads
 from sinks.shared.options import naming_extra
 from sinks.sql.database import CLAIMS, Claim, Database, KeyTaken, ValueRefused
@@ -270,7 +270,7 @@ class Mysql(Database):
         return {**of_key, **self._rooms[target]}
 
     def format_alterations(
-        self, target: str, steps: Sequence[Step], schema: pa.Schema
+        self, target: str, steps: Sequence[ColumnStep], schema: pa.Schema
     ) -> list[str]:
         if not steps:
             return []
@@ -279,7 +279,7 @@ class Mysql(Database):
         changes.append(f"COMMENT = '{_make_mark(schema)}'")
         return [f"ALTER TABLE {self.quote_table(target)} {', '.join(changes)}"]
 
-    def _format_change(self, step: Step) -> str:
+    def _format_change(self, step: ColumnStep) -> str:
         column, to = self.quote_name(step.column), step.field
         if step.kind == "retype":
             return f"CHANGE COLUMN {column} {self.quote_name(to.name)} {self.format_type(to.type)}"
@@ -422,19 +422,19 @@ def _make_mark(schema: pa.Schema) -> str:
     return f"delta-tailer {blake2b(schema.serialize(), digest_size=8).hexdigest()}"
 
 
-def _merge_steps(steps: Sequence[Step]) -> Iterator[Step]:
+def _merge_steps(steps: Sequence[ColumnStep]) -> Iterator[ColumnStep]:
     """Yield steps that are taken at the same time: one for each column."""
-    renames: dict[str, Step] = {}  # by the name that the column has by then
+    renames: dict[str, ColumnStep] = {}  # by the name that the column has by then
     others = []
     for step in steps:
         if step.kind == "rename":
             before = renames.pop(step.column, None)
-            renames[step.field.name] = Step(
+            renames[step.field.name] = ColumnStep(
                 "rename", before.column if before else step.column, step.field
             )
         elif step.kind == "retype" and step.column in renames:
             before = renames.pop(step.column)
-            others.append(Step("retype", before.column, step.field, step.old))
+            others.append(ColumnStep("retype", before.column, step.field, step.old))
         else:
             others.append(step)
     yield from renames.values()

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.messages.json_mirror import JsonMirror
-from sinks.messages.messages import Limits, Messages, parse_limit
-from sinks.nats.progress import Progress
+from sinks.messages.messages import Messages, RequestLimits, parse_limit
+from sinks.nats.progress import StreamProgress
 from sinks.nats.stream import HEADERS_BYTES, NOT_IN_TURN, NatsStream
 from sinks.shared.json_copy import add_columns
 from sinks.shared.key_ids import hash_long_texts
@@ -94,7 +94,7 @@ class NatsMirror(JsonMirror, NatsStream):
         config = self._nats.js.api.KeyValueConfig(self.fill_option("bucket"), direct=True)
         await self._jetstream.create_key_value(config)
 
-    async def _begin_claim(self, claimed: Progress, last: int) -> None:
+    async def _begin_claim(self, claimed: StreamProgress, last: int) -> None:
         begins, fenced = claimed.offset is None, False
         self._lacks_beginning = begins and claimed.columns is None
         self._progress = replace(self._progress, columns=claimed.columns or {})
@@ -123,7 +123,7 @@ class NatsMirror(JsonMirror, NatsStream):
             )
         self._stream_bytes = parse_limit(config.max_msg_size, self._client.max_payload)
 
-    async def _check_entries(self, claimed: Progress, state: Any) -> None:
+    async def _check_entries(self, claimed: StreamProgress, state: Any) -> None:
         """Raise :class:`TargetRefused` if there is less than the rows; or, where a copy begins,
         more than what the feed itself has left."""
         if claimed.offset is not None:
@@ -201,7 +201,7 @@ class NatsMirror(JsonMirror, NatsStream):
             if progress is None and state.messages:
                 raise self._make_occupied_error(own=False)
             # If this is interrupted, there are entries left, and no copy begins there.
-            self._progress = Progress(self._feed, epoch, None, state.last_seq, made)
+            self._progress = StreamProgress(self._feed, epoch, None, state.last_seq, made)
             await self._save_progress(self._progress)
             fenced = await self._fence_bucket(state.last_seq, clear=True)
 
@@ -224,7 +224,7 @@ class NatsMirror(JsonMirror, NatsStream):
         self._progress = replace(before, columns=columns, rows=rows)
         await self._save_offset(then)
 
-    def _find_limits(self) -> Limits:
+    def _find_limits(self) -> RequestLimits:
         found = super()._find_limits()
         most = min(self._client.max_payload, self._stream_bytes or self._client.max_payload)
         remedy = "increase max_payload of the server, or max_msg_size of the stream, "
@@ -325,7 +325,7 @@ class NatsMirror(JsonMirror, NatsStream):
     async def find_offset(self) -> Offset | None:
         async def look() -> Offset | None:
             await self._log_in()
-            self._progress, self._last_id = Progress(self._feed, 0, None, 0), None
+            self._progress, self._last_id = StreamProgress(self._feed, 0, None, 0), None
             with suppress(self._nats.js.errors.NotFoundError):
                 self._progress = await self._find_progress() or self._progress
                 self._sequence = await self._find_last_sequence()

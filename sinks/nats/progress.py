@@ -11,7 +11,7 @@ from tailer.changes import Offset
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StreamProgress:
     """What the bucket says of a stream: its feed, the last process that claimed it, the offset, the
     stream's last sequence number there, when the stream was made; and of a copy that has begun, the
     columns of its rows, and how many there are at least."""
@@ -32,7 +32,7 @@ class Progress:
         return json.dumps({**document, "offset": offset, "made": self.made, **more}).encode()
 
     @classmethod
-    def from_bytes(cls, value: bytes) -> Progress:
+    def from_bytes(cls, value: bytes) -> StreamProgress:
         """Parse the value of the entry. Raises ``ValueError``, KeyError, TypeError or
         :class:`OffsetError`."""
         found = json.loads(value)

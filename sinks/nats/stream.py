@@ -23,10 +23,10 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 
 from sinks.formats.json_formats import keyed_settings
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import find_ca_file, is_distrusted, make_tls_context
-from sinks.nats.progress import Progress
+from sinks.nats.progress import StreamProgress
 from sinks.shared.misread import translate_misreads
 from sinks.shared.options import find_credentials, naming_extra
 from sinks.shared.routes import Route
@@ -104,7 +104,7 @@ class NatsStream(MessageSink):
         self._bucket: Any = None
         self._server_error: Exception | None = None  # by the server, beside the answers
         self._revision = 0
-        self._progress = Progress("", 0, None, 0)
+        self._progress = StreamProgress("", 0, None, 0)
         self._sequence = 0
         self._last_id: str | None = None  # of the stream's last message, if it has one
         self._stored_ids: pa.StringArray | None = None
@@ -180,7 +180,7 @@ class NatsStream(MessageSink):
         written = self.written_before or bool(progress and progress.sequence)
         await self._create_missing(written=written)
         last, made = await self._find_last_sequence(), await self._find_creation_time()
-        claimed = progress or Progress(self._feed, 0, None, last)
+        claimed = progress or StreamProgress(self._feed, 0, None, last)
         if last < claimed.sequence or claimed.made not in (None, made):
             raise ConfigError(
                 f"{self._location}: the stream {self._stream} was made again since the feed wrote "
@@ -193,7 +193,7 @@ class NatsStream(MessageSink):
         self._last_id = None if last_ids is None else last_ids[-1].as_py()
         return claimed.offset
 
-    async def _begin_claim(self, claimed: Progress, last: int) -> None:  # noqa: ARG002  # a copy's
+    async def _begin_claim(self, claimed: StreamProgress, last: int) -> None:  # noqa: ARG002  # a copy's
         """Store the claim, before which the stream was as this progress says.
 
         Our first message has to follow what was the ``last`` one before. A later one may be of a
@@ -237,7 +237,7 @@ class NatsStream(MessageSink):
             f"{_BUCKET}, and create is false; make them"
         )
 
-    async def _find_progress(self) -> Progress | None:
+    async def _find_progress(self) -> StreamProgress | None:
         """Return what the bucket says. Raises ``NotFoundError`` if there is no bucket."""
         errors = self._nats.js.errors
         if self._bucket is None:
@@ -251,7 +251,7 @@ class NatsStream(MessageSink):
             return None
         self._revision = entry.revision
         try:
-            progress = Progress.from_bytes(entry.value)
+            progress = StreamProgress.from_bytes(entry.value)
         except (ValueError, KeyError, TypeError, OffsetError) as e:
             raise ConfigError(
                 f"{self._location}: the entry {self._stream} of the bucket {_BUCKET} is "
@@ -297,7 +297,7 @@ class NatsStream(MessageSink):
             await self._log_in()
             await self._create_missing()
             progress = await self._find_progress()
-            before = progress or Progress(feed, 0, None, 0)
+            before = progress or StreamProgress(feed, 0, None, 0)
             last, made = await self._find_last_sequence(), await self._find_creation_time()
             # Rows are counted from here on: what comes again was there.
             moved = replace(before, offset=offset, sequence=last, made=made, rows=0)
@@ -324,8 +324,8 @@ class NatsStream(MessageSink):
             raise
         await self._save_offset(then)
 
-    def _find_limits(self) -> Limits:
-        return Limits(
+    def _find_limits(self) -> RequestLimits:
+        return RequestLimits(
             _IN_FLIGHT, max(_IN_FLIGHT_BYTES, self._client.max_payload),
             message_bytes=self._client.max_payload - HEADERS_BYTES,
             remedy="increase max_payload of the server, ",
@@ -409,7 +409,7 @@ class NatsStream(MessageSink):
         await self._translate_errors(lambda: self._save_progress(moved))
         self._progress = moved
 
-    async def _save_progress(self, progress: Progress) -> None:
+    async def _save_progress(self, progress: StreamProgress) -> None:
         """Store the progress, if nobody else has since it was read."""
         value = progress.to_bytes()
         self._revision = await self._bucket.update(self._stream, value, last=self._revision)

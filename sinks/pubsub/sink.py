@@ -20,7 +20,7 @@ from msgspec import structs
 
 from sinks.formats.json_formats import FORMAT, keyed_settings
 from sinks.messages.in_flight import IN_FLIGHT, send_requests
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
@@ -98,7 +98,9 @@ _KEY_BYTES = 1024
 #: What a message has beside its text: its key, its id and the names.
 _OVERHEAD = _KEY_BYTES + 176
 #: What the service takes of a key in a second, and in a request.
-_LIMITS = Limits(1000, 1_000_000, 10_000_000 - 1000 - _OVERHEAD, overhead=_OVERHEAD, one_key=True)
+_LIMITS = RequestLimits(
+    1000, 1_000_000, 10_000_000 - 1000 - _OVERHEAD, overhead=_OVERHEAD, one_key=True
+)
 #: By the status, or by the reason of one that is listed. What is not here passes: a quota, a
 #: time-out, a service that is away.
 _FAULTS = FaultTable(

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.json_formats import FORMAT
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import CA_FILE, find_ca_file, is_distrusted, make_tls_context
 from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
@@ -69,7 +69,7 @@ SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 #: What is on its way before the broker has confirmed the first of them; a single message may have
 #: the broker's own limit before RabbitMQ 4 (`max_message_size`).
-_LIMITS = Limits(500, 4 * _MIB, message_bytes=128 * _MIB)
+_LIMITS = RequestLimits(500, 4 * _MIB, message_bytes=128 * _MIB)
 #: What stands between a message's exchange and its routing key.
 _BETWEEN = "\n"
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f]+")

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from sinks.formats.json import view_text
 from sinks.formats.json_formats import keyed_settings
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
 from sinks.shared.misread import find_misread_error
@@ -110,7 +110,7 @@ TAG = re.compile(r"\{([^}]+)\}")
 #: The field that says that a stream was written to; behind it, which one, where there are several.
 _WRITTEN = "written"
 #: What Redis takes as one argument, by `proto-max-bulk-len`.
-LIMITS = Limits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
+LIMITS = RequestLimits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
 
 
 class RedisStream(MessageSink):

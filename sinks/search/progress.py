@@ -19,7 +19,7 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, TransientError
 
 
-class Progress(Struct, frozen=True):
+class IndexProgress(Struct, frozen=True):
     """What a document says. ``era`` begins whenever the offset is set. ``made`` is the id that the
     engine gave the index, which was empty then; ``fields`` are the columns that a copy has had;
     ``is_whole`` says that its snapshot has ended. Each write has a ``token`` of its own."""
@@ -45,9 +45,9 @@ class ProgressDocument:
         self._path = f"{self._folder}/_doc/{quote(index, '')}"
         #: Which write of the document is the last that this process knows.
         self._last: dict[str, str] | None = None
-        self.now: Progress | None = None
+        self.now: IndexProgress | None = None
 
-    async def load(self) -> Progress | None:
+    async def load(self) -> IndexProgress | None:
         """Read the document; None if there is none."""
         found = await self._client.call("GET", self._path)
         self.now, self._last = None, None
@@ -86,11 +86,11 @@ class ProgressDocument:
     async def claim(self, feed: str, mode: str, made: str | None) -> None:
         """Make this process the one that writes."""
         if self.now is None:
-            self.now = Progress(feed, mode)
+            self.now = IndexProgress(feed, mode)
             await self._client.create_index(self._folder, {"mappings": {"dynamic": False}})
         await self.save(epoch=self.now.epoch + 1, made=made)
 
-    async def begin_era(self, **changes: Any) -> Progress:
+    async def begin_era(self, **changes: Any) -> IndexProgress:
         """Write the document; documents of the copy that are written from now on win over all that
         are there."""
         assert self.now is not None, "a document is loaded"
@@ -122,7 +122,7 @@ class ProgressDocument:
             raise TransientError(f"{self._client.location}: an answer without _seq_no")
         self._last = {"if_seq_no": str(number), "if_primary_term": str(term)}
 
-    def _parse(self, source: Any) -> Progress:
+    def _parse(self, source: Any) -> IndexProgress:
         try:
             text = source["offset"]
             offset = None if text is None else Offset.from_json(json.loads(text))
@@ -130,7 +130,7 @@ class ProgressDocument:
             epoch, era = int(source["epoch"]), int(source["era"])
             feed, mode, token = (str(source[name]) for name in ("feed", "mode", "token"))
             whole = bool(source["is_whole"])
-            return Progress(feed, mode, epoch, era, offset, made, fields, whole, token)
+            return IndexProgress(feed, mode, epoch, era, offset, made, fields, whole, token)
         except (KeyError, TypeError, ValueError, OffsetError) as e:
             raise ConfigError(
                 f"{self._client.location}: the document {self._path} is damaged ({e!r}); set the "

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from sinks.formats.json import view_text
 from sinks.messages.in_flight import send_requests
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import CA_FILE
@@ -65,7 +65,7 @@ SETTINGS: dict[str, Setting] = {
     "timeout_s": make_timeout(60),
 }  # fmt: skip
 #: What an engine takes by itself is 100 MiB.
-_LIMITS = Limits(5000, 8 * _MIB, message_bytes=95 * _MIB)
+_LIMITS = RequestLimits(5000, 8 * _MIB, message_bytes=95 * _MIB)
 #: The documents of an index of ours say so in its mappings.
 _META = {"delta-tailer": True}
 #: The index with the offsets of all feeds.

@@ -169,7 +169,7 @@ def _format_version(batch: ChangeBatch, row: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ColumnStep:
     """One change of a copy's columns: ``column`` is its name before the step, and ``field`` what
     it is after it; ``old`` is what a column was whose type changes."""
 
@@ -203,7 +203,9 @@ def physical_name(field: pa.Field) -> str:
     return str((field.metadata or {})[PHYSICAL].decode())
 
 
-def find_steps(old: pa.Schema, new: pa.Schema, *, keep: bool, folded: bool = False) -> list[Step]:
+def find_steps(
+    old: pa.Schema, new: pa.Schema, *, keep: bool, folded: bool = False
+) -> list[ColumnStep]:
     """Return the steps from the columns of a copy to those of a version, both of
     :func:`with_physical_names`. With ``keep``, columns that the version lacks stay, and a column of
     another name is another column: see :func:`match_columns`. ``folded``: two names that differ in
@@ -216,11 +218,11 @@ def find_steps(old: pa.Schema, new: pa.Schema, *, keep: bool, folded: bool = Fal
     steps = []
     if not keep:
         names = {field.name for field, _ in pairs_kept}
-        steps += [Step("drop", f.name, f) for f in old if f.name not in names]
+        steps += [ColumnStep("drop", f.name, f) for f in old if f.name not in names]
     renamed = [(f.name, to) for f, to in pairs_kept if f.name != to.name]
     steps += _plan_renames(renamed, [*old.names, *new.names], old.names, folded=folded)
-    steps += [Step("retype", to.name, to, f) for f, to in pairs_kept if _changes_type(f, to)]
-    return steps + [Step("add", to.name, to) for field, to in pairs if field is None]
+    steps += [ColumnStep("retype", to.name, to, f) for f, to in pairs_kept if _changes_type(f, to)]
+    return steps + [ColumnStep("add", to.name, to) for field, to in pairs if field is None]
 
 
 def match_columns(
@@ -265,7 +267,7 @@ def _plan_renames(
     taken: Sequence[str],
     *,
     folded: bool,
-) -> list[Step]:
+) -> list[ColumnStep]:
     """Return the renames. A name that a column still has, another one or the same in other case, is
     reached over a third one, which is not among ``names``."""
     fold = fold_case if folded else str
@@ -273,10 +275,10 @@ def _plan_renames(
     for number, (name, to) in enumerate(pairs):
         if fold(to.name) in taken_names:
             between = to.with_name(unused_name(f"{_BETWEEN}{number}", names))
-            steps.append(Step("rename", name, between))
-            rest.append(Step("rename", between.name, to))
+            steps.append(ColumnStep("rename", name, between))
+            rest.append(ColumnStep("rename", between.name, to))
         else:
-            steps.append(Step("rename", name, to))
+            steps.append(ColumnStep("rename", name, to))
     return steps + rest
 
 

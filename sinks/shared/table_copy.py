@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from sinks.formats.json import variant_text
 from sinks.shared.history import HistoryNames
-from sinks.shared.target_table import Claim, TargetTable, cast_columns
+from sinks.shared.target_table import TableClaim, TargetTable, cast_columns
 from tailer.changes import ChangeBatch, Offset, is_arrow_variant
 from tailer.errors import TargetRefused
 
@@ -21,7 +21,7 @@ class TableCopy:
     def __init__(
         self,
         target: TargetTable,
-        claim: Claim | None,
+        claim: TableClaim | None,
         key: tuple[str, ...],
         history: HistoryNames | None = None,
     ) -> None:
@@ -61,7 +61,7 @@ class TableRepair:
         target: TargetTable,
         key: Sequence[str],
         rows_of: Callable[[ChangeBatch], pa.RecordBatch],
-        load: Callable[[], Claim | None],
+        load: Callable[[], TableClaim | None],
     ) -> None:
         self._target = target
         self._load = load
@@ -103,7 +103,7 @@ class TableRepair:
         counts = had.group_by(self._key).aggregate([([], "count_all")])
         return bool(counts.num_rows < had.num_rows)
 
-    def _find_claim(self) -> Claim:
+    def _find_claim(self) -> TableClaim:
         claim = self._load()
         if claim is None:
             raise TargetRefused(f"{self._target.address}: there is no copy to be repaired")

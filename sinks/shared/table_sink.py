@@ -28,7 +28,7 @@ from sinks.shared.merge import (
     with_physical_names,
 )
 from sinks.shared.table_copy import TableCopy, TableRepair
-from sinks.shared.target_table import Claim, ColumnChange, TargetTable
+from sinks.shared.target_table import ColumnChange, TableClaim, TargetTable
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import OWN_PREFIX
@@ -60,7 +60,7 @@ class TableSink(CopySink):
         self._target.append_rows(self._make_no_rows(), claim.advance())
         return claim.offset
 
-    def _load_claim(self, feed: str, *, as_it_is: bool = False) -> Claim | None:
+    def _load_claim(self, feed: str, *, as_it_is: bool = False) -> TableClaim | None:
         claim = self._target.load(feed, self.mode, as_it_is=as_it_is)
         if self._history is not None and claim is not None:
             self._history.check_kept(claim.physical, self._target.address)
@@ -118,7 +118,7 @@ class TableSink(CopySink):
 
     # Writing
 
-    def _refresh_claim(self) -> Claim | None:
+    def _refresh_claim(self) -> TableClaim | None:
         if not self._is_open:
             raise TargetRefused("the sink is not open")
         if self._target.claim is not None:
@@ -177,12 +177,14 @@ class TableSink(CopySink):
                 rows = rows.append_column(name, column)
         return self._target.convert_rows(rows)
 
-    def _evolve_columns(self, claim: Claim | None, batch: ChangeBatch, schema: pa.Schema) -> Claim:
+    def _evolve_columns(
+        self, claim: TableClaim | None, batch: ChangeBatch, schema: pa.Schema
+    ) -> TableClaim:
         """Make the table have a batch's columns, and return its claim."""
         physical = {field.name: physical_name(field) for field in schema}
         key = [physical.get(n, n) for n in self.key] if self.mode != "log" else None
         if claim is None:
-            begun = Claim(1, self.mode, batch.offset, key, physical)
+            begun = TableClaim(1, self.mode, batch.offset, key, physical)
             self._target.create_table(schema.remove_metadata(), begun)
             return begun
         if claim.key != key:
@@ -205,7 +207,7 @@ class TableSink(CopySink):
         self._target.change_columns(ColumnChange(old, schema, whole, steps, keep), moved)
         return moved
 
-    def _merge_rows(self, merge: Merge, claim: Claim) -> None:
+    def _merge_rows(self, merge: Merge, claim: TableClaim) -> None:
         if not merge.unchecked:
             self._check_keys(merge.present, merge.absent)
         if not merge.present.num_rows:
@@ -213,7 +215,7 @@ class TableSink(CopySink):
             return
         self._target.merge_rows(merge.present, merge.rows, list(self.key), claim)
 
-    def _merge_history(self, merge: HistoryMerge, claim: Claim) -> None:
+    def _merge_history(self, merge: HistoryMerge, claim: TableClaim) -> None:
         assert self._history is not None, "a history has columns of its own"
         if not merge.unchecked:
             self._check_keys(merge.ended.select(list(self.key)), merge.absent)

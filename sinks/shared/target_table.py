@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.shared.history import HistoryMerge, HistoryNames
-from sinks.shared.merge import Step
+from sinks.shared.merge import ColumnStep
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TargetRefused, TransientError
 
@@ -26,7 +26,7 @@ INFO = "delta-tailer"
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TableClaim:
     """What a commit says: ``number`` grows with each, ``physical`` are the columns' names in the
     source's files, ``key`` those of the key columns. ``repairing``: rows that somebody else has
     changed are being set right, and some may be wrong still."""
@@ -38,7 +38,7 @@ class Claim:
     physical: Mapping[str, str] = field(default_factory=dict)
     repairing: bool = False
 
-    def advance(self, **changes: Any) -> Claim:
+    def advance(self, **changes: Any) -> TableClaim:
         """Return the claim of the next commit."""
         return replace(self, number=self.number + 1, **changes)
 
@@ -52,7 +52,7 @@ class ColumnChange:
     old: pa.Schema
     version: pa.Schema
     new: pa.Schema
-    steps: Sequence[Step]
+    steps: Sequence[ColumnStep]
     keep: bool
 
 
@@ -62,7 +62,7 @@ class TargetTable(ABC):
     #: How people call it, which begins each sentence.
     address: str
     #: What the last commit of ours says; None if there is no table.
-    claim: Claim | None
+    claim: TableClaim | None
     #: The option that names it.
     option: str
 
@@ -71,7 +71,7 @@ class TargetTable(ABC):
         """Raise the package's errors as those of a sink."""
 
     @abstractmethod
-    def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> Claim | None:
+    def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> TableClaim | None:
         """Read what the table says of the feed; None if there is no table. Raises
         :class:`TargetRefused` for a table that this feed and mode did not make, and, unless it is
         to be read ``as_it_is``, for rows that somebody else has changed."""
@@ -104,30 +104,32 @@ class TargetTable(ABC):
         those of ``where``, which its rows have to meet."""
 
     @abstractmethod
-    def create_table(self, schema: pa.Schema, claim: Claim) -> None:
+    def create_table(self, schema: pa.Schema, claim: TableClaim) -> None:
         """Create the table, without rows."""
 
     @abstractmethod
-    def change_columns(self, change: ColumnChange, claim: Claim) -> None:
+    def change_columns(self, change: ColumnChange, claim: TableClaim) -> None:
         """Give the table other columns, in one commit."""
 
     @abstractmethod
-    def append_rows(self, rows: pa.Table, claim: Claim) -> None:
+    def append_rows(self, rows: pa.Table, claim: TableClaim) -> None:
         """Append rows, maybe none, in one commit."""
 
     @abstractmethod
-    def merge_rows(self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: Claim) -> None:
+    def merge_rows(
+        self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: TableClaim
+    ) -> None:
         """Delete the rows of the keys that leave, and write rows in the place of those of their
         keys, in one commit."""
 
     def merge_history(
-        self, merge: HistoryMerge, names: HistoryNames, key: list[str], claim: Claim
+        self, merge: HistoryMerge, names: HistoryNames, key: list[str], claim: TableClaim
     ) -> None:
         """End the current rows of keys, and add those that begin, in one commit. Only for tables
         with the mode ``history``."""
         raise NotImplementedError
 
-    def take_back(self, version: int, names: HistoryNames, claim: Claim) -> None:
+    def take_back(self, version: int, names: HistoryNames, claim: TableClaim) -> None:
         """Forget what a history has of a version and all later ones, in one commit."""
         raise NotImplementedError
 
@@ -152,7 +154,7 @@ class TargetTable(ABC):
             f"itself was removed; name another one in the option {self.option!r}"
         )
 
-    def check_mode(self, claim: Claim, mode: str) -> None:
+    def check_mode(self, claim: TableClaim, mode: str) -> None:
         """Raise :class:`TargetRefused` for a table of another mode."""
         if claim.mode != mode:
             raise TargetRefused(

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from sinks.shared.history import HistoryNames
-from sinks.shared.merge import Step
+from sinks.shared.merge import ColumnStep
 from sinks.sql.names import NameRules
 from sinks.sql.text import Room, ValueRefused, with_json
 from tailer.changes import Offset
@@ -242,7 +242,7 @@ class Database(ABC):
     def format_alterations(
         self,
         target: str,
-        steps: Sequence[Step],
+        steps: Sequence[ColumnStep],
         schema: pa.Schema,  # noqa: ARG002  # the columns that it has then
     ) -> list[str]:
         """Return the statements that change the columns of a table to those of ``schema``."""
@@ -251,7 +251,7 @@ class Database(ABC):
             for step in steps
         ]
 
-    def format_alteration(self, step: Step) -> str:
+    def format_alteration(self, step: ColumnStep) -> str:
         """Return a step as the end of a statement."""
         column, to = self.quote_name(step.column), step.field
         match step.kind:

@@ -14,7 +14,7 @@ from sinks.shared.copy_sink import TableForm
 from sinks.shared.history import HistoryMerge
 from sinks.shared.merge import PHYSICAL, Merge
 from sinks.sql.database import CLAIMS, Claim
-from sinks.sql.table_transactions import Transaction
+from sinks.sql.table_transactions import TableTransaction
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import Offset
 
@@ -48,7 +48,9 @@ def rehearse_feed(writer: TableWriter, columns: pa.Schema) -> None:
             small = replace(scratch, target=f"{CLAIMS}_check_2", form=form)
             claimed = small.claim()
             for schema in map(_build_physical_schema, (_BEFORE, _AFTER)):
-                claimed = small.run(Transaction(claimed, _advance_claim(claimed, schema), schema))
+                claimed = small.run(
+                    TableTransaction(claimed, _advance_claim(claimed, schema), schema)
+                )
 
 
 def _touch_table(writer: TableWriter, key: tuple[str, ...], columns: pa.Schema) -> None:
@@ -75,11 +77,11 @@ def _make_and_change_table(writer: TableWriter, schema: pa.Schema) -> None:
     claimed = writer.claim()
     if writer.form.is_log:
         (batch,) = row.to_batches()
-        writer.run(Transaction(claimed, _advance_claim(claimed, schema), schema, batch))
+        writer.run(TableTransaction(claimed, _advance_claim(claimed, schema), schema, batch))
         return
     for merge in _plan_merges(writer, row):
         after = replace(_advance_claim(claimed, schema), rows=claimed.rows + merge.growth)
-        claimed = writer.run(Transaction(claimed, after, schema, merge=merge))
+        claimed = writer.run(TableTransaction(claimed, after, schema, merge=merge))
 
 
 def _plan_merges(writer: TableWriter, row: pa.Table) -> list[Merge | HistoryMerge]:

@@ -63,7 +63,7 @@ Verdict = Literal["roll back", "open again"]
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class TableTransaction:
     """One transaction: the claim before and after it, and what is written besides.
 
     ``schema`` are the columns of the rows; None: only the offset moves. A mirror and a history get
@@ -78,14 +78,14 @@ class Transaction:
     back_to: int | None = None
 
 
-class Target(typing.Protocol):
+class TableTarget(typing.Protocol):
     """The table, as a session needs it: the only part that blocks."""
 
     def claim(self) -> Claim:
         """Claim the table for this process, in one transaction: from now on older ones can't write
         it. Return what the database says of it now."""
 
-    def run(self, transaction: Transaction) -> Claim:
+    def run(self, transaction: TableTransaction) -> Claim:
         """Carry a transaction out; return the claim after it, which counts the rows.
 
         Raises :class:`ConfigError` if a newer process has claimed the table, and
@@ -116,12 +116,12 @@ class TableTransactions:
         self._folds_names = folds_names
 
     def note_claim(self, claimed: Claim) -> None:
-        """Take up what the database says after :meth:`Target.claim`."""
+        """Take up what the database says after :meth:`TableTarget.claim`."""
         if self._history is not None and claimed.columns is not None:
             self._history.check_kept(claimed.columns.names, self._name)
         self.committed_claim, self.state = claimed, "IDLE"
 
-    def plan_move(self, offset: Offset) -> Transaction:
+    def plan_move(self, offset: Offset) -> TableTransaction:
         """Return the transaction that moves the offset alone; one that goes back takes a history
         with it."""
         before = self._begin_transaction()
@@ -129,9 +129,9 @@ class TableTransactions:
         if self._history is not None and at is not None and before.columns is not None:
             check_move(at, offset, self._name)
             back_to = offset.version if offset.position < at.position else None
-        return Transaction(before, replace(before, offset=offset), back_to=back_to)
+        return TableTransaction(before, replace(before, offset=offset), back_to=back_to)
 
-    def plan(self, batch: ChangeBatch) -> Transaction:
+    def plan(self, batch: ChangeBatch) -> TableTransaction:
         """Return the transaction that writes a batch. Raises :class:`SinkRejected` for rows that
         the table can't have."""
         before = self._begin_transaction()
@@ -160,7 +160,7 @@ class TableTransactions:
             rows=before.rows + (merge.growth if merge is not None else 0),
         )
         of_log = rows if self._form.is_log and batch.num_rows else None
-        return Transaction(before, after, schema, of_log, merge)
+        return TableTransaction(before, after, schema, of_log, merge)
 
     def note_commit(self, after: Claim) -> None:
         """Note that the planned transaction is committed."""
@@ -205,7 +205,7 @@ class TableTransactions:
 class TableSession:
     """The loop between what is planned and the table. Blocking; calls never overlap."""
 
-    def __init__(self, target: Target, transactions: TableTransactions) -> None:
+    def __init__(self, target: TableTarget, transactions: TableTransactions) -> None:
         self.target = target
         self.transactions = transactions
 
@@ -223,7 +223,7 @@ class TableSession:
         """Save an offset alone."""
         self._run_transaction(lambda: self.transactions.plan_move(offset))
 
-    def _run_transaction(self, plan: Callable[[], Transaction]) -> None:
+    def _run_transaction(self, plan: Callable[[], TableTransaction]) -> None:
         try:
             self.transactions.note_commit(self.target.run(plan()))
         except BaseException as e:

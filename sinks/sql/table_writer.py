@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from sinks.shared.copy_sink import TableForm
 from sinks.shared.history import HistoryMerge, refuse_emptied
-from sinks.shared.merge import Merge, Step, find_steps
+from sinks.shared.merge import ColumnStep, Merge, find_steps
 from sinks.sql.database import Claim, Database, KeyTaken
-from sinks.sql.table_transactions import Transaction
+from sinks.sql.table_transactions import TableTransaction
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import fold_case
 
 
 @dataclass(slots=True)
 class TableWriter:
-    """See :class:`sinks.sql.table_transactions.Target`."""
+    """See :class:`sinks.sql.table_transactions.TableTarget`."""
 
     database: Database
     target: str
@@ -32,7 +32,7 @@ class TableWriter:
     def claim(self) -> Claim:
         return self.database.claim(self.target, self.feed, self.form.mode, adopt=not self.create)
 
-    def run(self, transaction: Transaction) -> Claim:
+    def run(self, transaction: TableTransaction) -> Claim:
         database, before, after = self.database, transaction.before, transaction.after
         schema = transaction.schema
         database.connect()
@@ -112,7 +112,7 @@ class TableWriter:
                 f"{option!r} is false; run: {'; '.join(statements)}"
             )
 
-    def _check_untaken(self, had: pa.Schema, steps: Sequence[Step]) -> None:
+    def _check_untaken(self, had: pa.Schema, steps: Sequence[ColumnStep]) -> None:
         """Raise :class:`TargetRefused` for a new name of a column that somebody else's has."""
         fold = fold_case if self.database.folds_names else str
         new = [step.field.name for step in steps if step.kind in ("add", "rename")]

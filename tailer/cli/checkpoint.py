@@ -51,7 +51,7 @@ class SparkOffset(Struct, frozen=True):
     snapshot: bool
 
 
-class Checkpoint(Struct, frozen=True):
+class StreamCheckpoint(Struct, frozen=True):
     """The last committed batch of a query: where it ended in each source that reads a Delta table.
 
     ``planned`` is a batch after it that has no commit; ``time_ms`` when it began, in epoch ms.
@@ -76,7 +76,7 @@ class Checkpoint(Struct, frozen=True):
             )
 
 
-async def read_checkpoint(store: Store) -> Checkpoint:
+async def read_checkpoint(store: Store) -> StreamCheckpoint:
     """Read the checkpoint of a streaming query, the root of a store.
 
     Raises :class:`OffsetError` if there is none, or no batch of it is committed.
@@ -104,7 +104,7 @@ async def read_checkpoint(store: Store) -> Checkpoint:
     query = "of the checkpoint"
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # a name for people
         query = json.loads((await store.read("metadata"))[0])["id"]
-    return Checkpoint(query, batch, began, planned if planned > batch else None, places)
+    return StreamCheckpoint(query, batch, began, planned if planned > batch else None, places)
 
 
 def _make_damaged_error(what: str, store: Store, path: str) -> OffsetError:
@@ -160,7 +160,7 @@ def _parse_spark_offset(found: dict[str, Any]) -> SparkOffset:
 
 
 async def find_offset(
-    log: TableLog, checkpoint: Checkpoint, change_source: ChangeSource, *, change_feed: bool
+    log: TableLog, checkpoint: StreamCheckpoint, change_source: ChangeSource, *, change_feed: bool
 ) -> Offset:
     """Return where a feed of the table continues after a checkpoint's query.
 
@@ -194,7 +194,7 @@ async def find_offset(
 
 
 def _make_place_error(
-    log: TableLog, checkpoint: Checkpoint, table_id: str, found: int
+    log: TableLog, checkpoint: StreamCheckpoint, table_id: str, found: int
 ) -> OffsetError:
     if found:
         what = f"the checkpoint's query reads table {table_id} {found} times, up to other places"

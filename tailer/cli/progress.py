@@ -72,7 +72,7 @@ async def stored_bytes(log: TableLog, snapshot: Snapshot) -> int | None:
     return size
 
 
-class SnapshotProgress(FeedProgress):
+class SnapshotBar(FeedProgress):
     """A feed's progress that draws the bytes of its snapshot until the snapshot is delivered."""
 
     def __init__(self, feed: str, drawn: BytesRead) -> None:

@@ -50,7 +50,7 @@ async def check(arguments: argparse.Namespace) -> int:
 async def spark(arguments: argparse.Namespace) -> int:
     """Run the feeds on a Spark cluster; return the exit status."""
     try:
-        from tailer.spark.pipeline.cluster import Cluster, ClusterOptions
+        from tailer.spark.pipeline.cluster import ClusterOptions, SparkCluster
         from tailer.spark.pipeline.run import ClusterReaders
     except ModuleNotFoundError as e:
         raise ConfigError(
@@ -66,7 +66,7 @@ async def spark(arguments: argparse.Namespace) -> int:
         master=arguments.master,
         conf={key: value for key, _, value in settings},
     )
-    config, cluster = load_config(Path(arguments.config)), Cluster(options)
+    config, cluster = load_config(Path(arguments.config)), SparkCluster(options)
     try:
         run_feeds = _run_once if arguments.available_now else _run_daemon
         status = await run_feeds(config, ClusterReaders(cluster))

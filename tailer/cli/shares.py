@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from tailer.errors import ConfigError, printable
 from tailer.sharing.client import ClientOptions, SharingClient
-from tailer.sharing.http import Refused
+from tailer.sharing.http import SharingRefused
 from tailer.sharing.model import Table
 from tailer.sharing.profile import load_profile
 
@@ -62,7 +62,7 @@ async def _list_tables(
             async for table in tables:
                 started = True
                 yield table
-    except Refused as refusal:
+    except SharingRefused as refusal:
         if started or refusal.status not in (404, 405, 501):
             raise
     else:

@@ -13,7 +13,7 @@ from tailer.api.follow import make_feed
 from tailer.api.options import ReadOptions
 from tailer.api.ranges import check_range
 from tailer.cli.output import until_reader_gone
-from tailer.cli.progress import BytesRead, SnapshotProgress
+from tailer.cli.progress import BytesRead, SnapshotBar
 from tailer.cli.table import on_table
 from tailer.errors import SinkRejected
 from tailer.feed.run import run_feed
@@ -37,7 +37,7 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
 
     notices = {"notices": arguments.with_notices}
     sink = make_sink("jsonl", {**ids.of_jsonl("-"), **notices}, Path())
-    progress = SnapshotProgress("tail", drawn)
+    progress = SnapshotBar("tail", drawn)
     feed = make_feed(log, offset, arguments.last, options, sink, progress, _print_message)
     # Rows on the same terminal show well enough that they come.
     shown = drawn if offset.snapshot and not sys.stdout.isatty() else nullcontext()

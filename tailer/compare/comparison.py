@@ -13,9 +13,15 @@ import pyarrow.compute as pc
 from msgspec import structs
 from pyroaring import BitMap64
 
-from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
+from tailer.changes import METADATA_FIELDS, ChangeFile, DecodedRows
 from tailer.compare.row_cache import RowCache
-from tailer.compare.side_by_side import Decoded, FileRows, match_heads, may_match, read_side_by_side
+from tailer.compare.side_by_side import (
+    DecodedSide,
+    FileRows,
+    match_heads,
+    may_match,
+    read_side_by_side,
+)
 from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, REF_FIELDS, RowStream
 from tailer.decode.naming import Removal, find_removal
 from tailer.decode.options import DecodeOptions, DiffOptions
@@ -88,7 +94,7 @@ class Comparison:
         )
         return {left[one]: came[other] for one, other in matches.items()}
 
-    def _read_head(self, side: int, number: int) -> Rows | None:
+    def _read_head(self, side: int, number: int) -> DecodedRows | None:
         """Return the first few rows of a file; its bytes are counted when all of it is read."""
         few = structs.replace(self.decode, batch_rows_max=_HEAD_ROWS, on_read=None)
         with closing(self._decode_file_rows(side, number, few)) as rows:
@@ -123,7 +129,7 @@ class Comparison:
 
     def decode_files(
         self, rewritten: Mapping[int, int] = _NONE_REWRITTEN, cache: RowCache | None = None
-    ) -> Generator[Decoded, None, None]:
+    ) -> Generator[DecodedSide, None, None]:
         """Yield the rows of all files; two files at a time where one is the rewrite of the other.
 
         Without ``rewritten``, all rows go into the cache, otherwise only those that differ.
@@ -138,7 +144,7 @@ class Comparison:
                 for rows in self._decode_file_rows(side, number):
                     if cache is not None and not rewritten:
                         cache.add_rows(side, number, rows)
-                    yield Decoded(side, number, rows)
+                    yield DecodedSide(side, number, rows)
 
     def read_tracked(self) -> Iterator[tuple[int, pa.Int64Array, pa.RecordBatch]]:
         """Yield side, references and tracking columns of all rows."""
@@ -166,7 +172,7 @@ class Comparison:
 
     def _decode_file_rows(
         self, side: int, number: int, decode: DecodeOptions | None = None
-    ) -> Generator[Rows, None, None]:
+    ) -> Generator[DecodedRows, None, None]:
         file = (self.leaving, self.coming)[side][number]
         source, selection = self.open_file(file)
         if self.only is not None:

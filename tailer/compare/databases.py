@@ -14,13 +14,13 @@ from tailer.decode.options import DiffOptions
 from tailer.errors import spilling
 from tailer.files.spill import SpillFolder
 
-__all__ = ["DATABASES", "Database", "Databases", "keep_databases"]
+__all__ = ["DATABASES", "Databases", "PrivateDatabase", "keep_databases"]
 
 #: The most idle databases that are kept.
 _IDLE_MAX = 2
 
 
-class Database:
+class PrivateDatabase:
     """A private DuckDB, which one :class:`~tailer.compare.engine.Engine` at a time uses."""
 
     def __init__(self, options: DiffOptions) -> None:
@@ -63,10 +63,10 @@ class Databases:
 
     def __init__(self) -> None:
         self._readers: set[object] = set()
-        self._idle: deque[Database] = deque()
-        self._of_parent: list[Database] = []
+        self._idle: deque[PrivateDatabase] = deque()
+        self._of_parent: list[PrivateDatabase] = []
 
-    def take_database(self, options: DiffOptions) -> Database:
+    def take_database(self, options: DiffOptions) -> PrivateDatabase:
         """Return an idle database with these bounds, or a new one."""
         bounds = structs.replace(options, keep_bytes_max=0, bucket=None)
         for _ in range(_IDLE_MAX):
@@ -76,9 +76,9 @@ class Databases:
             if database.options == bounds:
                 return database
             self._idle.appendleft(database)
-        return Database(bounds)
+        return PrivateDatabase(bounds)
 
-    def give_back(self, database: Database) -> None:
+    def give_back(self, database: PrivateDatabase) -> None:
         """Keep a database that is no longer used, or close it."""
         if not self._readers or len(self._idle) >= _IDLE_MAX:
             database.close()
@@ -103,7 +103,7 @@ class Databases:
         while (database := self._pop()) is not None:
             database.close()
 
-    def _pop(self) -> Database | None:
+    def _pop(self) -> PrivateDatabase | None:
         """Return an idle database that can be used. A child keeps those of its parent as they are:
         it lacks their threads, and to close one would wait for them."""
         while True:

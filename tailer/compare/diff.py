@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 from msgspec import structs
 from pyroaring import BitMap64
 
-from tailer.changes import METADATA_FIELDS, ChangeFile, Origin, Rows
+from tailer.changes import METADATA_FIELDS, ChangeFile, DecodedRows, Origin
 from tailer.compare.comparison import Comparison, build_file_refs, group_refs_by_file
 from tailer.compare.engine import Engine
 from tailer.compare.equal_rows import find_differing_rows
@@ -53,7 +53,7 @@ from tailer.errors import CorruptRow
 from tailer.plan.rules import Rewrite
 
 #: The rows of one side, by the number of their file.
-_Kept = Mapping[int, Sequence[Rows]]
+_Kept = Mapping[int, Sequence[DecodedRows]]
 
 _ROWS_AT_ONCE = 65_536
 
@@ -72,8 +72,8 @@ class Difference:
     updated_leaving: dict[int, BitMap64] = field(default_factory=dict)
     updated_coming: dict[int, BitMap64] = field(default_factory=dict)
     noops: int = 0
-    kept_leaving: dict[int, list[Rows]] = field(default_factory=dict)
-    kept_coming: dict[int, list[Rows]] = field(default_factory=dict)
+    kept_leaving: dict[int, list[DecodedRows]] = field(default_factory=dict)
+    kept_coming: dict[int, list[DecodedRows]] = field(default_factory=dict)
 
 
 def compare_by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from msgspec import structs
 from pyroaring import BitMap64
 
-from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, DecodedRows
 from tailer.compare.engine import Engine
 from tailer.compare.stream import COMING, LEAVING, REF_FIELDS, RowStream
 from tailer.decode.options import DecodeOptions, DiffOptions
@@ -207,7 +207,7 @@ class _Counts:
     _apart: bool = False
     _open: int | None = None  # where the postimage of the last row, a preimage, must be
 
-    def count_rows(self, rows: Rows) -> None:
+    def count_rows(self, rows: DecodedRows) -> None:
         """Count the file's next rows."""
         kinds = rows.batch.column(CHANGE_TYPE)
         self._add_images(kinds, rows.positions)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, DecodedRows
 from tailer.decode.rows import Skip, build_kinds
 from tailer.decode.vectors import positions_within
 
@@ -26,7 +26,7 @@ class RowCache:
     def __init__(self, bytes_max: int, sides: tuple[bool, bool]) -> None:
         self._sides = sides
         self._bytes_left = bytes_max
-        self._kept: dict[tuple[int, int], list[Rows]] = {}
+        self._kept: dict[tuple[int, int], list[DecodedRows]] = {}
         self._dropped: set[tuple[int, int]] = set()
 
     @property
@@ -40,7 +40,7 @@ class RowCache:
             self.drop_file(side, number)
         return self
 
-    def add_rows(self, side: int, number: int, rows: Rows) -> None:
+    def add_rows(self, side: int, number: int, rows: DecodedRows) -> None:
         """Keep these rows, unless the file was given up or they exceed the bound."""
         place = side, number
         if place in self._dropped or not self._sides[side]:
@@ -57,12 +57,14 @@ class RowCache:
         for rows in self._kept.pop((side, number), []):
             self._bytes_left += int(rows.batch.nbytes)
 
-    def select_side(self, side: int) -> dict[int, list[Rows]]:
+    def select_side(self, side: int) -> dict[int, list[DecodedRows]]:
         """Return the kept rows of one side, by the number of the file."""
         return {n: rows for (s, n), rows in self._kept.items() if s == side}
 
 
-def find_cached_rows(file: ChangeFile, cached: Sequence[Rows]) -> tuple[Rows, ...] | None:
+def find_cached_rows(
+    file: ChangeFile, cached: Sequence[DecodedRows]
+) -> tuple[DecodedRows, ...] | None:
     """Return the changed rows of a change file from the kept ones; None if some are missing."""
     wanted = file.rows or BitMap64()
     pieces, count = [], 0
@@ -77,7 +79,7 @@ def find_cached_rows(file: ChangeFile, cached: Sequence[Rows]) -> tuple[Rows, ..
         kinds = build_kinds(file, positions, positions[0].as_py(), positions[-1].as_py() + 1)
         at = piece.batch.num_columns - len(METADATA_FIELDS)
         batch = piece.batch.set_column(at, pa.field(CHANGE_TYPE, pa.string()), kinds)
-        pieces.append(Rows(batch, positions, piece.row_ids, piece.utf8))
+        pieces.append(DecodedRows(batch, positions, piece.row_ids, piece.utf8))
     return tuple(pieces) if count == len(wanted) else None
 
 
@@ -89,7 +91,7 @@ def _select_members(positions: pa.Int64Array, wanted: BitMap64) -> pa.Int64Array
     )
 
 
-def iterate_kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:
+def iterate_kept_rows(file: ChangeFile, skip: Skip) -> Iterator[DecodedRows]:
     """Yield rows as :func:`tailer.decode.rows.decode_file` does, for a change file that holds its
     rows."""
     for rows in file.kept or ():

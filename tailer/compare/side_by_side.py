@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
+from tailer.changes import METADATA_FIELDS, ChangeFile, DecodedRows
 from tailer.compare.equal_rows import DifferingRows, find_differing_rows
 from tailer.compare.row_cache import RowCache
 from tailer.compare.stream import PLACED
@@ -32,7 +32,7 @@ _DIFFERENT_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedSide:
     """Rows of a file: their side, the file's number on that side, and the rows.
 
     Where the side is ``PLACED``, they leave and come: ``came`` has the number of the file that
@@ -41,7 +41,7 @@ class Decoded:
 
     side: int
     number: int
-    rows: Rows
+    rows: DecodedRows
     came: tuple[int, pa.Int64Array] | None = None
 
 
@@ -51,10 +51,10 @@ class FileRows:
 
     side: int
     number: int
-    batches: Iterator[Rows]
-    head: Rows | None = None
+    batches: Iterator[DecodedRows]
+    head: DecodedRows | None = None
 
-    def peek_rows(self) -> Rows | None:
+    def peek_rows(self) -> DecodedRows | None:
         """Return some of the next rows; None at the end."""
         if self.head is None:
             self.head = next(self.batches, None)
@@ -66,14 +66,14 @@ class FileRows:
         if rows is not None and count < rows.batch.num_rows:
             self.head = rows.slice(count)
 
-    def read_rest(self) -> Iterator[Rows]:
+    def read_rest(self) -> Iterator[DecodedRows]:
         """Yield all rows that were not skipped."""
         while (rows := self.peek_rows()) is not None:
             self.skip_rows(rows.batch.num_rows)
             yield rows
 
 
-def read_side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterator[Decoded]:
+def read_side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterator[DecodedSide]:
     """Yield the rows of both files; rows that are equal at one place are one row, ``PLACED``.
 
     The others go into the cache, until the files turn out to differ too much: then both are
@@ -90,12 +90,12 @@ def read_side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterat
         if found < count:
             equal = pc.invert(mask)
             there = other.positions.slice(0, count).filter(equal)
-            yield Decoded(PLACED, left.number, one.filter(equal), (came.number, there))
+            yield DecodedSide(PLACED, left.number, one.filter(equal), (came.number, there))
         for file, rows in ((left, one), (came, other)):
             if found:
                 changed = rows.filter(mask)
                 cache.add_rows(file.side, file.number, changed)
-                yield Decoded(file.side, file.number, changed)
+                yield DecodedSide(file.side, file.number, changed)
             file.skip_rows(count)
     similar = different <= seen * _DIFFERENT_MAX
     for file in (left, came):
@@ -104,10 +104,12 @@ def read_side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterat
                 cache.add_rows(file.side, file.number, rows)
             else:
                 cache.drop_file(file.side, file.number)
-            yield Decoded(file.side, file.number, rows)
+            yield DecodedSide(file.side, file.number, rows)
 
 
-def match_heads(leaving: Sequence[Rows | None], coming: Sequence[Rows | None]) -> dict[int, int]:
+def match_heads(
+    leaving: Sequence[DecodedRows | None], coming: Sequence[DecodedRows | None]
+) -> dict[int, int]:
     """Guess which file that comes is the rewrite of which that leaves, by their first rows: at
     least half of them must be equal."""
     free, found = set(range(len(coming))), {}
@@ -128,7 +130,7 @@ def may_match(leaving: Sequence[ChangeFile], coming: Sequence[ChangeFile]) -> bo
     return None in sizes or any(f.num_records is None or f.num_records in sizes for f in coming)
 
 
-def _score_match(one: Rows | None, other: Rows | None) -> float:
+def _score_match(one: DecodedRows | None, other: DecodedRows | None) -> float:
     """Return the share of rows that are the same at the same place."""
     if one is None or other is None:
         return 0.0
@@ -137,7 +139,7 @@ def _score_match(one: Rows | None, other: Rows | None) -> float:
     return 1.0 - different / count
 
 
-def _find_differences(one: Rows, other: Rows, count: int) -> DifferingRows:
+def _find_differences(one: DecodedRows, other: DecodedRows, count: int) -> DifferingRows:
     """Return which of the first ``count`` rows differ in their data, and how many."""
     a, b = (r.batch.slice(0, count).columns[: -len(METADATA_FIELDS)] for r in (one, other))
     return find_differing_rows(a, b, count)

@@ -21,7 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from tailer.daemon.supervisor import Supervisor
 from tailer.delta.actions import LONG_MAX
 from tailer.errors import ConfigError, TailerError, TransientError, printable
-from tailer.http_server.serving import Bounds, read_body, serve_application
+from tailer.http_server.serving import ConnectionLimits, read_body, serve_application
 
 #: Seconds for open requests when the process ends: an open console's request never ends by itself.
 _SHUTDOWN_S = 1.0
@@ -305,11 +305,11 @@ async def _format_refusals(request: web.Request, handler: Handler) -> web.Stream
 
 @asynccontextmanager
 async def serve_routes(
-    address: tuple[str, int], routes: list[web.RouteDef], bounds: Bounds | None = None
+    address: tuple[str, int], routes: list[web.RouteDef], bounds: ConnectionLimits | None = None
 ) -> AsyncIterator[int]:
     """Serve these routes while the block runs; the value is the port, also where 0 was asked for.
     Raises OSError if the address can't be bound."""
-    held = bounds or Bounds()
+    held = bounds or ConnectionLimits()
     app = web.Application(client_max_size=held.body_bytes, middlewares=[_format_refusals])
     app.add_routes(routes)
     async with serve_application(app, address, lambda: held, shutdown_s=_SHUTDOWN_S) as port:

@@ -22,7 +22,7 @@ _ON_ITS_WAY = ("snapshot", "following")
 
 
 @dataclass(slots=True)
-class _Known:
+class _ReportedCounts:
     """A feed's counts at the last report."""
 
     progress: FeedProgress
@@ -35,7 +35,7 @@ class ProgressLog:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _ReportedCounts] = {}
         self._events = self._versions = 0
         self._feeds: set[str] = set()
 
@@ -127,7 +127,7 @@ class ProgressLog:
         zero."""
         counted = self._known.get(name)
         if counted is None or counted.progress is not progress:
-            counted = self._known[name] = _Known(progress)
+            counted = self._known[name] = _ReportedCounts(progress)
         events = progress.events_delivered - counted.events
         versions = progress.versions_delivered - counted.versions
         counted.events, counted.versions = progress.events_delivered, progress.versions_delivered

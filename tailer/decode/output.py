@@ -123,7 +123,7 @@ class Projection:
             ) from None
 
 
-class Shape(Struct, frozen=True):
+class FileLayout(Struct, frozen=True):
     """How the rows of a file become rows of the output.
 
     ``schema`` is the output's, ``parts`` are its data columns, and ``names`` the columns that are
@@ -143,8 +143,10 @@ class Shape(Struct, frozen=True):
     row_id_column: str | None
 
     @classmethod
-    def from_file(cls, parquet: ParquetColumns, file: ChangeFile, options: DecodeOptions) -> Shape:
-        """Return the shape of a file. Raises :class:`TableError` if it does not fit the log."""
+    def from_file(
+        cls, parquet: ParquetColumns, file: ChangeFile, options: DecodeOptions
+    ) -> FileLayout:
+        """Return the layout of a file. Raises :class:`TableError` if it does not fit the log."""
         projection = Projection(parquet, file, options)
         in_file = parquet.schema
         names = projection.list_names()
@@ -180,31 +182,31 @@ def convert_columns(parts: list[ColumnSource], batch: pa.RecordBatch, count: int
     ]
 
 
-class Shapes:
-    """Finds the shapes of files under the same options. The last one is kept, because most files
+class FileLayouts:
+    """Finds the layouts of files under the same options. The last one is kept, because most files
     of a table have the same form."""
 
     def __init__(self, options: DecodeOptions) -> None:
         self._options = options
-        self._last: tuple[ChangeFile, pa.Schema, object, Shape] | None = None
+        self._last: tuple[ChangeFile, pa.Schema, object, FileLayout] | None = None
 
-    def find_shape(self, parquet: ParquetColumns, file: ChangeFile) -> Shape:
-        """Return the shape of a file, as :meth:`Shape.from_file` does. Threads may share this."""
+    def find_layout(self, parquet: ParquetColumns, file: ChangeFile) -> FileLayout:
+        """Return a file's layout, as :meth:`FileLayout.from_file` does. Threads may share this."""
         schema, calendar = parquet.schema, find_calendar(parquet.footer.key_values)
         if self._last is not None:
-            like, its_schema, its_calendar, shape = self._last
+            like, its_schema, its_calendar, layout = self._last
             if (
                 self.are_alike(like, file)
                 and its_calendar == calendar
                 and its_schema.equals(schema, check_metadata=True)
             ):
-                return shape
-        shape = Shape.from_file(parquet, file, self._options)
-        self._last = file, schema, calendar, shape
-        return shape
+                return layout
+        layout = FileLayout.from_file(parquet, file, self._options)
+        self._last = file, schema, calendar, layout
+        return layout
 
     def are_alike(self, one: ChangeFile, other: ChangeFile) -> bool:
-        """Return whether two files whose columns are equal have the same shape."""
+        """Return whether two files whose columns are equal have the same layout."""
         target = self._options.target
         return (
             one.state is other.state

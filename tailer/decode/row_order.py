@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from tailer.changes import CHANGE_TYPE, Rows
+from tailer.changes import CHANGE_TYPE, DecodedRows
 from tailer.decode.constants import find_few_runs, list_texts
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.native.values import make_flags, make_integers
@@ -85,10 +85,10 @@ def _find_rows_of_kind(kinds: pa.DictionaryArray, prefix: str) -> pa.BooleanArra
     return pc.coalesce(pc.take(found, kinds.indices), make_flags([False])[0])
 
 
-def keep_pairs_whole(decoded: Iterable[Rows]) -> Iterator[Rows]:
+def keep_pairs_whole(decoded: Iterable[DecodedRows]) -> Iterator[DecodedRows]:
     """Yield the rows of a cdc file, cut so that no batch ends between an update's two images: a
     preimage at a batch's end is moved to the next batch, if a postimage follows it there."""
-    held: Rows | None = None  # which ends with a preimage
+    held: DecodedRows | None = None  # which ends with a preimage
     for rows in decoded:
         if not rows.batch.num_rows:
             continue
@@ -109,15 +109,15 @@ def keep_pairs_whole(decoded: Iterable[Rows]) -> Iterator[Rows]:
         yield held
 
 
-def _find_kind(rows: Rows, number: int) -> str:
+def _find_kind(rows: DecodedRows, number: int) -> str:
     return str(rows.batch.column(CHANGE_TYPE)[number].as_py())
 
 
-def _join_rows(first: Rows, second: Rows) -> Rows:
+def _join_rows(first: DecodedRows, second: DecodedRows) -> DecodedRows:
     ids = None
     if first.row_ids is not None and second.row_ids is not None:
         ids = pa.concat_arrays([first.row_ids, second.row_ids])
-    return Rows(
+    return DecodedRows(
         pa.concat_batches([first.batch, second.batch]),
         pa.concat_arrays([first.positions, second.positions]),
         ids,

@@ -21,13 +21,13 @@ from tailer.changes import (
     METADATA_FIELDS,
     ChangeFile,
     ChangeType,
-    Rows,
+    DecodedRows,
 )
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.constants import build_kinds_column, list_texts, repeat_kind, repeat_value
 from tailer.decode.file_opening import SMALL_BYTES, check_nested, open_parquet
 from tailer.decode.options import DecodeOptions
-from tailer.decode.output import Shapes, convert_columns
+from tailer.decode.output import FileLayouts, convert_columns
 from tailer.decode.row_order import is_ordered
 from tailer.decode.tracking import build_row_ids
 from tailer.decode.unreadable_files import MAY_BE_SOUND, UNREADABLE, make_unreadable_error
@@ -41,9 +41,9 @@ from tailer.native.values import make_flags, make_integers, make_texts
 __all__ = [
     "EARLY_KINDS",
     "DecodeOptions",
+    "DecodedRows",
     "LeftOut",
     "OpenFile",
-    "Rows",
     "Skip",
     "build_kinds",
     "decode_file",
@@ -90,18 +90,20 @@ def decode_file(
     options: DecodeOptions,
     skip: Skip,
     part: ByteRange | None = None,
-    shapes: Shapes | None = None,
+    layouts: FileLayouts | None = None,
     left_out: LeftOut | None = None,
-) -> Iterator[Rows]:
+) -> Iterator[DecodedRows]:
     """Yield the changed rows of one file, or of a ``part`` of it, except those that ``skip`` skips.
 
-    ``shapes`` are what the files before it were found to look like, under the same options. Of a
+    ``layouts`` are what the files before it were found to look like, under the same options. Of a
     file that does not say itself what its changes are, rows may be ``left_out``.
     Raises :class:`TableError`, naming version and file, if the file contradicts the log.
     """
     try:
         parquet = open_parquet(source, file, options)
-        decoder = _Decoder(parquet, source, file, selection, options, shapes or Shapes(options))
+        decoder = _Decoder(
+            parquet, source, file, selection, options, layouts or FileLayouts(options)
+        )
         if left_out is not None and file.change_type is not None:
             decoder.left_out = left_out
         yield from decoder.decode_batches(skip, part)
@@ -134,7 +136,7 @@ def _filter_rows(
     return tuple(pc.filter(rows, mask) for rows in (batch, *arrays))
 
 
-def _skip_rows(skip: Skip, rows: Rows) -> Iterator[Rows]:
+def _skip_rows(skip: Skip, rows: DecodedRows) -> Iterator[DecodedRows]:
     """Yield the rows without those that must still be skipped."""
     passed = min(skip.remaining, rows.batch.num_rows)
     skip.remaining -= passed
@@ -152,7 +154,7 @@ class _Decoder:
         file: ChangeFile,
         selection: RowSelection,
         options: DecodeOptions,
-        shapes: Shapes,
+        layouts: FileLayouts,
     ) -> None:
         self.parquet = parquet
         self.source = source
@@ -165,25 +167,25 @@ class _Decoder:
                 f"the deletion vector names row {selection.end() - 1} of a file that has "
                 f"{parquet.num_rows}"
             )
-        shape = shapes.find_shape(parquet, file)
-        self.schema, self.parts, self.names = shape.schema, shape.parts, shape.names
-        self.plain, self.varying, self.fixed_bits = shape.plain, shape.varying, shape.fixed_bits
-        self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
+        layout = layouts.find_layout(parquet, file)
+        self.schema, self.parts, self.names = layout.schema, layout.parts, layout.names
+        self.plain, self.varying, self.fixed_bits = layout.plain, layout.varying, layout.fixed_bits
+        self.row_ids, self.row_id_column = layout.row_ids, layout.row_id_column
         self.row_groups = RowGroups(parquet, source)
-        self.row_groups.check(file.num_records, shape.flat)
+        self.row_groups.check(file.num_records, layout.flat)
         self.bounded = BoundedColumns(
             parquet, self.row_groups, options.batch_bytes_max, options.page_batch_bytes
         )
         self.left_out = LeftOut(lambda _: ())
 
-    def decode_batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
+    def decode_batches(self, skip: Skip, part: ByteRange | None) -> Iterator[DecodedRows]:
         if self.options.on_read is not None and not self._is_read_whole():
             self.options.on_read(self.parquet.footer.size)
         total = self.parquet.num_rows
         if part is not None:
             self.selection = part.narrow_selection(self.selection, total, self.size)
         passes = self._find_passes(skip, part, total)
-        coming_rows: list[Rows] | None = []  # the rows that come, while they are few
+        coming_rows: list[DecodedRows] | None = []  # the rows that come, while they are few
         held = 0
         for kinds, rows in self._decode_passes(skip, part, passes):
             if kinds is passes[0]:
@@ -211,7 +213,7 @@ class _Decoder:
 
     def _decode_passes(
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
-    ) -> Iterator[tuple[_Kinds, Rows]]:
+    ) -> Iterator[tuple[_Kinds, DecodedRows]]:
         """Yield the rows of each kind, batch by batch."""
         groups = self._find_groups(skip, part, passes)
         unwanted = self.left_out.find_groups(self.parquet) if groups else ()
@@ -242,7 +244,7 @@ class _Decoder:
 
     def _decode_row_group(
         self, group: int, first: int, skip: Skip, passes: tuple[_Kinds, ...]
-    ) -> Iterator[tuple[_Kinds, Rows]]:
+    ) -> Iterator[tuple[_Kinds, DecodedRows]]:
         """Yield one row group's selected rows; ``first`` is the position of its first row."""
         count = self.parquet.groups[group].rows
         end = first + count
@@ -277,7 +279,7 @@ class _Decoder:
 
     def _select_rows(
         self, batch: pa.RecordBatch, first: int, passes: tuple[_Kinds, ...]
-    ) -> Iterator[tuple[_Kinds, Rows]]:
+    ) -> Iterator[tuple[_Kinds, DecodedRows]]:
         """Yield a batch's selected rows, of each pass; ``first`` is the position of its first."""
         if not self.plain:
             check_nested(batch)
@@ -329,7 +331,7 @@ class _Decoder:
             return max(1, encoded, decoded)
         return max(1, encoded, decoded + self.bounded.measure_rows(group, varying).average)
 
-    def _build_constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:
+    def _build_constant_rows(self, first: int, count: int, size: int) -> Iterator[DecodedRows]:
         for at in range(first, first + count, size):
             last = min(at + size, first + count)
             empty = pa.RecordBatch.from_struct_array(
@@ -341,7 +343,7 @@ class _Decoder:
 
     def _build_rows(
         self, batch: pa.RecordBatch, first: int, last: int, wanted: _Kinds
-    ) -> Rows | None:
+    ) -> DecodedRows | None:
         indices = self.selection.find_indices(first, last)
         positions = pa.arange(first, last)
         if indices is not None:
@@ -365,7 +367,7 @@ class _Decoder:
             name = self.row_id_column
             ids = build_row_ids(self.file, positions, None if name is None else batch.column(name))
         output = self._build_output(batch, kinds, len(positions))
-        return Rows(output, positions, ids, self.parquet.gives_utf8)
+        return DecodedRows(output, positions, ids, self.parquet.gives_utf8)
 
     def _build_output(self, batch: pa.RecordBatch, kinds: pa.Array, count: int) -> pa.RecordBatch:
         columns = convert_columns(self.parts, batch, count)

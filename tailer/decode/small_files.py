@@ -15,18 +15,18 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
+from tailer.changes import METADATA_FIELDS, ChangeFile, DecodedRows
 from tailer.decode.constants import repeat_kind, repeat_value
 from tailer.decode.file_opening import check_nested
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, DecodeOptions
-from tailer.decode.output import Shape, Shapes, convert_columns
+from tailer.decode.output import FileLayout, FileLayouts, convert_columns
 from tailer.decode.unreadable_files import UNREADABLE
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
 from tailer.native.parquet import native
 from tailer.native.values import make_integers, make_texts
 
-R = TypeVar("R", pa.RecordBatch, Rows)
+R = TypeVar("R", pa.RecordBatch, DecodedRows)
 
 
 class DecodedTogether(NamedTuple, Generic[R]):
@@ -39,9 +39,9 @@ class DecodedTogether(NamedTuple, Generic[R]):
 class SmallFiles:
     """Decodes small files in one step, if they are alike and all of their rows are wanted."""
 
-    def __init__(self, options: DecodeOptions, shapes: Shapes) -> None:
+    def __init__(self, options: DecodeOptions, layouts: FileLayouts) -> None:
         self._options = options
-        self._shapes = shapes
+        self._layouts = layouts
         self._growth = 1.0  # how much larger rows are when they are decoded
 
     def can_take(self, file: ChangeFile) -> bool:
@@ -60,7 +60,7 @@ class SmallFiles:
 
     def decode_files(
         self, files: Sequence[ChangeFile], contents: Sequence[bytes]
-    ) -> DecodedTogether[Rows]:
+    ) -> DecodedTogether[DecodedRows]:
         """Decode files, as many of the first ones as are alike and within the bounds of a batch.
 
         There is at least one. Without rows, these files have to be decoded one by one.
@@ -68,26 +68,26 @@ class SmallFiles:
         options = self._options
         alike = len(files)
         for at, file in enumerate(files):
-            if not self._shapes.are_alike(files[0], file):
+            if not self._layouts.are_alike(files[0], file):
                 alike = at
                 break
         try:
             parquet = ParquetColumns(pa.BufferReader(contents[0]), checksums=options.page_checksums)
-            shape = self._shapes.find_shape(parquet, files[0])
+            layout = self._layouts.find_layout(parquet, files[0])
         except (TableError, *UNREADABLE):
             return DecodedTogether([0], None)
-        if not shape.names:
+        if not layout.names:
             return DecodedTogether([0], None)
-        counts, rows = self._decode_rows(shape.names, contents[:alike])
+        counts, rows = self._decode_rows(layout.names, contents[:alike])
         logged = (file.num_records for file in files)
         if rows is None or any(n not in (None, c) for n, c in zip(logged, counts, strict=False)):
             return DecodedTogether(
                 counts or [0], None
             )  # what contradicts the log is found by its own reading
         try:
-            if not shape.plain:
+            if not layout.plain:
                 check_nested(rows)
-            output = _build_output(shape, rows, files, counts)
+            output = _build_output(layout, rows, files, counts)
         except (TableError, *UNREADABLE):
             return DecodedTogether(counts, None)
         if options.on_read is not None:
@@ -109,21 +109,21 @@ class SmallFiles:
 
 
 def _build_output(
-    shape: Shape, batch: pa.RecordBatch, files: Sequence[ChangeFile], counts: list[int]
-) -> Rows:
+    layout: FileLayout, batch: pa.RecordBatch, files: Sequence[ChangeFile], counts: list[int]
+) -> DecodedRows:
     """Return the rows of the output: those of the first files, with these numbers of rows."""
     filled = [(file, count) for file, count in zip(files, counts, strict=False) if count]
     ends = list(accumulate(count for _, count in filled))
     kind, version, time = (field.type for field in METADATA_FIELDS)
     columns = [
-        *convert_columns(shape.parts, batch, ends[-1]),
+        *convert_columns(layout.parts, batch, ends[-1]),
         _spread_values([file.change_type for file, _ in filled], ends, kind),
         _spread_values([file.version for file, _ in filled], ends, version),
         _spread_values([file.timestamp_ms * 1000 for file, _ in filled], ends, time),
     ]
-    rows = pa.RecordBatch.from_arrays(columns, schema=shape.schema)
+    rows = pa.RecordBatch.from_arrays(columns, schema=layout.schema)
     begun = _spread_values([0, *ends[:-1]], ends, pa.int64())
-    return Rows(rows, pc.subtract(pa.arange(0, ends[-1]), begun))
+    return DecodedRows(rows, pc.subtract(pa.arange(0, ends[-1]), begun))
 
 
 def _spread_values(values: list[Any], ends: list[int], data_type: pa.DataType) -> pa.Array:

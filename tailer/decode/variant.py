@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from tailer.delta.arrow_types import VARIANT, holds_arrow_variant, is_arrow_variant
-from tailer.delta.variant import Kind, Token
+from tailer.delta.variant import Kind, VariantToken
 from tailer.delta.variant_builder import (
     NULL,
     VariantBuilder,
@@ -89,7 +89,7 @@ class _Level:
         elif value is not None:
             builder.copy(value, metadata)
         else:
-            builder.add(Token.SCALAR, NULL)
+            builder.add(VariantToken.SCALAR, NULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class _Scalars:
         return self.encoded[row] is not None
 
     def add(self, row: int, builder: VariantBuilder, metadata: bytes, rest: bytes | None) -> None:  # noqa: ARG002
-        builder.add(Token.SCALAR, self.encoded[row] or NULL)
+        builder.add(VariantToken.SCALAR, self.encoded[row] or NULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,10 @@ class _Arrays:
         return self.present[row]
 
     def add(self, row: int, builder: VariantBuilder, metadata: bytes, rest: bytes | None) -> None:  # noqa: ARG002
-        builder.add(Token.ARRAY)
+        builder.add(VariantToken.ARRAY)
         for element in range(self.offsets[row], self.offsets[row + 1]):
             self.elements.add(element, builder, metadata)
-        builder.add(Token.END)
+        builder.add(VariantToken.END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,14 @@ class _Objects:
         return self.present[row]
 
     def add(self, row: int, builder: VariantBuilder, metadata: bytes, rest: bytes | None) -> None:
-        builder.add(Token.OBJECT)
+        builder.add(VariantToken.OBJECT)
         for name, level in self.fields:
             if level.has(row):
-                builder.add(Token.KEY, name)
+                builder.add(VariantToken.KEY, name)
                 level.add(row, builder, metadata)
         if rest is not None:
             builder.copy(rest, metadata, fields_only=True)
-        builder.add(Token.END)
+        builder.add(VariantToken.END)
 
 
 def _build_level(array: pa.StructArray, column: str, depth: int) -> _Level:

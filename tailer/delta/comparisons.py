@@ -30,7 +30,7 @@ class Literal(Struct, frozen=True):
     kind: str
 
 
-class Comparison(Struct, frozen=True):
+class ColumnComparison(Struct, frozen=True):
     """``column op literal``; ``op`` is one of ``= < <= > >=``."""
 
     op: str
@@ -66,4 +66,4 @@ class Unknown(Struct, frozen=True):
     """What may be anything for any row."""
 
 
-Node = Comparison | IsNull | Not | And | Or | Unknown
+Node = ColumnComparison | IsNull | Not | And | Or | Unknown

@@ -105,7 +105,7 @@ def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
     return action
 
 
-class Entries(NamedTuple):
+class FileLines(NamedTuple):
     """The adds and removes among some lines. ``others`` are all lines, with those of ``adds`` and
     ``removes`` blank; none if no other line is left."""
 
@@ -114,7 +114,7 @@ class Entries(NamedTuple):
     others: list[bytes]
 
 
-def parse_entries(lines: Sequence[bytes]) -> Entries:
+def parse_entries(lines: Sequence[bytes]) -> FileLines:
     """Parse the adds and removes among some lines, several times as fast as :func:`parse_line`.
 
     :func:`parse_line` must read the other lines. If anything about the adds or the removes is
@@ -128,14 +128,14 @@ def parse_entries(lines: Sequence[bytes]) -> Entries:
         add_lines = json_decoder(_AddLine).decode_lines(_join_lines(adds, b'"add"'))
         remove_lines = json_decoder(_RemoveLine).decode_lines(_join_lines(removes, b'"remove"'))
     except _REFUSALS:
-        return Entries([], [], [*lines])
+        return FileLines([], [], [*lines])
     added = [line.add for line in add_lines]
     removed = [line.remove for line in remove_lines]
     if len(added) + len(removed) == len(lines):
-        return Entries(added, removed, [])
+        return FileLines(added, removed, [])
     taken = (b'{"add":', b'{"remove":')
     others = [b"" if line.startswith(taken) else line for line in lines]
-    return Entries(added, removed, others)
+    return FileLines(added, removed, others)
 
 
 def _join_lines(lines: Sequence[bytes], name: bytes) -> bytes:

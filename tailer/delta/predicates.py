@@ -21,7 +21,7 @@ from typing import Any
 
 from tailer.delta.comparisons import (
     And,
-    Comparison,
+    ColumnComparison,
     IsNull,
     Literal,
     Node,
@@ -167,7 +167,7 @@ class FileFacts:
             return None  # two columns that differ by case, or an unknown collation of strings
         return found[0]
 
-    def _evaluate_by_partition(self, node: Comparison | IsNull, field: StructField) -> May:
+    def _evaluate_by_partition(self, node: ColumnComparison | IsNull, field: StructField) -> May:
         name = self._state.physical_name(field)
         if name not in self._partitions or not isinstance(field.type, PrimitiveType):
             return ANYTHING
@@ -207,7 +207,7 @@ class FileFacts:
         name = self._state.physical_name(field)
         return values.get(name) if isinstance(values, dict) else None
 
-    def _evaluate_by_statistics(self, node: Comparison | IsNull, field: StructField) -> May:
+    def _evaluate_by_statistics(self, node: ColumnComparison | IsNull, field: StructField) -> May:
         records, nulls = (
             self._parse_statistics().get("numRecords"),
             self._find_statistic("nullCount", field),

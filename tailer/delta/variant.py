@@ -69,7 +69,7 @@ _WIDTHS: dict[int, int | None] = dict(
 )
 
 
-class Token(Enum):
+class VariantToken(Enum):
     """The tokens of :func:`walk_variant`: a key precedes its value, END closes the innermost
     container."""
 
@@ -116,7 +116,7 @@ class _Names:
 
 def walk_variant(
     value: bytes, metadata: bytes, *, by_key: bool = False
-) -> Iterator[tuple[Token, bytes]]:
+) -> Iterator[tuple[VariantToken, bytes]]:
     """Yield the variant's parts in order: keys by name, scalars in their encoded form, with header.
 
     Fields come in the order of the object, or sorted. Raises :class:`CorruptRow` for bytes that are
@@ -131,11 +131,11 @@ def walk_variant(
         if child is None:
             stack.pop()
             if stack:
-                yield Token.END, b""
+                yield VariantToken.END, b""
             continue
         key, at = child
         if key is not None:
-            yield Token.KEY, key
+            yield VariantToken.KEY, key
         header = _read_unsigned(value, at, 1)
         container = header & 3 in (_OBJECT, _ARRAY)
         size = _find_header_size(value, at) if container else _scalar_size(value, at)
@@ -143,11 +143,11 @@ def walk_variant(
         if left < 0 or at + size > len(value):
             raise make_damage_error("its parts overlap, or it ends too early")
         if not container:
-            yield Token.SCALAR, value[at : at + size]
+            yield VariantToken.SCALAR, value[at : at + size]
             continue
         if len(stack) > DEPTH_MAX:
             raise make_damage_error(f"it is nested deeper than {DEPTH_MAX} levels")
-        yield (Token.OBJECT if header & 3 == _OBJECT else Token.ARRAY), b""
+        yield (VariantToken.OBJECT if header & 3 == _OBJECT else VariantToken.ARRAY), b""
         children = _find_children(value, at, names)
         stack.append(iter(sorted(children, key=_by_key) if by_key else children))
 
@@ -231,16 +231,16 @@ def variant_json(value: bytes, metadata: bytes) -> str:
     ends: list[str] = []
     separator, size = "", 0
     for token, data in walk_variant(value, metadata):
-        if token is Token.END:
+        if token is VariantToken.END:
             text = ends.pop()
-        elif token is Token.KEY:
+        elif token is VariantToken.KEY:
             text = f"{separator}{_json_string(data)}:"
-        elif token is Token.SCALAR:
+        elif token is VariantToken.SCALAR:
             text = separator + _json_scalar(data)
         else:
-            text = separator + ("{" if token is Token.OBJECT else "[")
-            ends.append("}" if token is Token.OBJECT else "]")
-        separator = "," if token in (Token.END, Token.SCALAR) else ""
+            text = separator + ("{" if token is VariantToken.OBJECT else "[")
+            ends.append("}" if token is VariantToken.OBJECT else "]")
+        separator = "," if token in (VariantToken.END, VariantToken.SCALAR) else ""
         parts.append(text)
         size += len(text)
         if size > JSON_CHARACTERS_MAX:

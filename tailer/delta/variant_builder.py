@@ -11,7 +11,7 @@ from msgspec import Struct
 from tailer.delta.variant import (
     EXACT_NUMERICS,
     Kind,
-    Token,
+    VariantToken,
     make_damage_error,
     read_digits,
     walk_variant,
@@ -70,10 +70,12 @@ def canonicalize_variant(value: bytes, metadata: bytes) -> tuple[bytes, bytes]:
     float or an exact number. As in columns, NaN equals NaN and -0.0 equals 0.0. Raises
     :class:`CorruptRow` for bytes that are not a variant.
     """
-    names = sorted({data for token, data in walk_variant(value, metadata) if token is Token.KEY})
+    names = sorted(
+        {data for token, data in walk_variant(value, metadata) if token is VariantToken.KEY}
+    )
     builder = VariantBuilder(names)
     for token, data in walk_variant(value, metadata, by_key=True):
-        builder.add(token, _canonical_scalar(data) if token is Token.SCALAR else data)
+        builder.add(token, _canonical_scalar(data) if token is VariantToken.SCALAR else data)
     return builder.build_variant()
 
 
@@ -125,23 +127,23 @@ class VariantBuilder:
         self._size = 0
         self._open: list[_Container] = []
 
-    def add(self, token: Token, data: bytes = b"") -> None:
+    def add(self, token: VariantToken, data: bytes = b"") -> None:
         """Add the next part, as :func:`walk_variant` yields them."""
-        if token is Token.KEY:
+        if token is VariantToken.KEY:
             number = self._numbers.setdefault(data, len(self._numbers))
             parent = self._open[-1]
             parent.entries.append((data, number, self._size - parent.start))
             return
-        if token is Token.END:
+        if token is VariantToken.END:
             container = self._open.pop()
             data = self._pieces[container.slot] = self._build_header(container)
         else:
             if self._open and not self._open[-1].is_object:
                 parent = self._open[-1]
                 parent.entries.append((b"", 0, self._size - parent.start))
-            if token is not Token.SCALAR:
+            if token is not VariantToken.SCALAR:
                 slot = len(self._pieces)
-                self._open.append(_Container(token is Token.OBJECT, slot, self._size))
+                self._open.append(_Container(token is VariantToken.OBJECT, slot, self._size))
             self._pieces.append(data)
         self._size += len(data)
 
@@ -152,12 +154,12 @@ class VariantBuilder:
         """
         depth = 0
         for token, data in walk_variant(value, metadata):
-            depth -= token is Token.END
+            depth -= token is VariantToken.END
             if depth or not fields_only:
                 self.add(token, data)
-            elif token in (Token.ARRAY, Token.SCALAR):
+            elif token in (VariantToken.ARRAY, VariantToken.SCALAR):
                 raise make_damage_error("the rest of a shredded object is not an object")
-            depth += token in (Token.OBJECT, Token.ARRAY)
+            depth += token in (VariantToken.OBJECT, VariantToken.ARRAY)
 
     def _build_header(self, container: _Container) -> bytes:
         entries = sorted(container.entries) if container.is_object else container.entries

@@ -94,7 +94,7 @@ class _CommitReader:
         """Read the span's rows, if there is one."""
         span, self._span = self._span, None
         if span is not None:
-            await read_span(self._context, span, self._emit, joins=self._context.options.spans)
+            await read_span(self._context, span, self._emit, spans=self._context.options.spans)
 
     async def _announce_schema(self, commit: Commit, first: Offset) -> None:
         """Announce another schema, unless the policy on schema changes refuses it."""

@@ -78,7 +78,7 @@ async def read_paired(
 
     try:
         await read_span(
-            context, Span.from_version(version, structs.replace(first, index=0)), fold, joins=False
+            context, Span.from_version(version, structs.replace(first, index=0)), fold, spans=False
         )
     finally:
         pairing.close()

@@ -42,7 +42,7 @@ class ItemSender:
 
 
 #: Sends what comes after :attr:`ItemSender.at`, up to a version or forever, and moves it on.
-ReadOn: TypeAlias = Callable[[ReadContext, ItemSender, int | None], Awaitable[None]]
+Reader: TypeAlias = Callable[[ReadContext, ItemSender, int | None], Awaitable[None]]
 
 
 def read_changes(
@@ -151,17 +151,17 @@ async def send_items(
     start: Offset,
     last: int | None,
     emit: Emit,
-    read: ReadOn = read_in_process,
+    reader: Reader = read_in_process,
 ) -> None:
     """Read as :func:`send_changes` does, with notices in their places and with the policies.
 
-    ``read`` does the reading itself.
+    ``reader`` does the reading itself.
     """
     log, policy = context.log, context.options.policies.on_data_loss
     sender = ItemSender(_build_shaping_emit(context, emit), start)
     while True:
         try:
-            await read(context, sender, last)
+            await reader(context, sender, last)
         except DataLoss as loss:
             # Without its table, all files are missing, for now.
             await check_table_exists(log, sender.at.version)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Struct, structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
-from tailer.decode.output import Shapes, build_output_schema, check_names
+from tailer.decode.output import FileLayouts, build_output_schema, check_names
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.snapshot import TableState
@@ -31,7 +31,7 @@ from tailer.store.budget import Budget
 
 if TYPE_CHECKING:
     from tailer.delta.commit import Commit
-    from tailer.feed.rows.span import SpanEntry, Step
+    from tailer.feed.rows.span import DecodedStep, SpanEntry
     from tailer.plan.rules import Rewrite
 
 
@@ -49,7 +49,10 @@ class RemoteDecoder(Protocol):
         time."""
 
     async def decode_group(
-        self, context: ReadContext, group: list[SpanEntry], use: Callable[[Step], Awaitable[None]]
+        self,
+        context: ReadContext,
+        group: list[SpanEntry],
+        use: Callable[[DecodedStep], Awaitable[None]],
     ) -> None:
         """Decode a group, and give the steps of :class:`tailer.feed.rows.decoding.SpanDecoder`."""
 
@@ -101,7 +104,7 @@ class ReadContext(Struct, frozen=True):
     observer notified of what is read; ``remote`` decodes what is large, if it is not this process.
     ``counted_by`` names the options that determine how changes are counted. ``columns`` finds the
     table's columns by their names; ``pruning`` leaves out files, and ``unread`` are those whose
-    rows only count. ``shapes`` are what the files before were found to look like.
+    rows only count. ``layouts`` are what the files before were found to look like.
     ``blocking_files`` are the store's files, if a thread may read them without the event loop, and
     ``budget`` is what may be fetched ahead of time. ``fits`` raises for a schema that a sink can't
     have.
@@ -120,7 +123,7 @@ class ReadContext(Struct, frozen=True):
     shaper: Shaper
     decode: DecodeOptions
     counted_by: str
-    shapes: Shapes
+    layouts: FileLayouts
     blocking_files: BlockingFiles | None
     budget: Budget | None
     remote: RemoteDecoder | None = None
@@ -169,7 +172,7 @@ class ReadContext(Struct, frozen=True):
             shaper=shaper,
             decode=decode,
             counted_by=options.counting_id(),
-            shapes=Shapes(decode),
+            layouts=FileLayouts(decode),
             blocking_files=store.blocking_files(),
             budget=store.ahead(),
         )

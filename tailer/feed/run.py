@@ -32,7 +32,7 @@ from tailer.feed.pipe import pipe_items
 from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.publish import Publisher, Saver
-from tailer.feed.read import ReadOn, read_in_process, send_items
+from tailer.feed.read import Reader, read_in_process, send_items
 from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.feed.sink_calls import SinkCalls
 from tailer.log.table import TableLog
@@ -49,15 +49,15 @@ class Feed:
     ``last`` ends the feed after that version; None follows forever. ``jitter`` gives numbers in [0,
     1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park; ``parked`` is
     its file, if that has a limit. ``repair`` carries out the resnapshots of a copy. ``lost``,
-    ``live``, ``saver`` and ``apart`` are what a retry needs from the attempts before it: with
-    ``apart``, a span was refused, and its versions are written one by one, so that those before the
-    one at fault are delivered. ``read`` does the reading: in this process, or with a cluster's
-    help. ``on_retry`` is called with each temporary error, and ``on_park`` with the rows of a batch
-    that were parked.
+    ``live``, ``saver`` and ``file_by_file`` are what a retry needs from the attempts before it:
+    with ``file_by_file``, a span was refused, and its versions are written one by one, so that
+    those before the one at fault are delivered. ``reader`` does the reading: in this process, or
+    with a cluster's help. ``on_retry`` is called with each temporary error, and ``on_park`` with
+    the rows of a batch that were parked.
 
     Whoever runs a feed may put something around a field first: a daemon its ``offsets``
     (:class:`tailer.offsets.held.HeldOffsets`), so that ``acquire`` and ``release`` here do nothing
-    while a feed restarts; a run that ends, ``read`` and ``start`` (:mod:`tailer.daemon.once`).
+    while a feed restarts; a run that ends, ``reader`` and ``start`` (:mod:`tailer.daemon.once`).
     """
 
     name: str
@@ -76,8 +76,8 @@ class Feed:
     lost: LostFiles = field(default_factory=LostFiles)
     live: LiveFiles = field(default_factory=LiveFiles)
     saver: Saver = field(default_factory=Saver)
-    apart: bool = False
-    read: ReadOn = read_in_process
+    file_by_file: bool = False
+    reader: Reader = read_in_process
     on_retry: Callable[[TailerError], None] = lambda _: None
     on_park: Callable[[Parked], None] = lambda _: None
 
@@ -95,7 +95,7 @@ async def run_feed(feed: Feed) -> None:
     feed, with its offset unchanged. On cancellation, the current batch is still written and saved.
     """
     await feed.offsets.acquire()
-    feed.apart = False
+    feed.file_by_file = False
     try:
         backoff = feed.options.retry.make_backoff(feed.jitter)
         while True:
@@ -176,7 +176,7 @@ async def _prepare_attempt(feed: Feed, calls: SinkCalls, fitting: Fitting) -> _A
     options = feed.options.for_sink(feed.sink)
     context = ReadContext.from_options(
         feed.log,
-        structs.replace(options, spans=options.spans and not feed.apart),
+        structs.replace(options, spans=options.spans and not feed.file_by_file),
         feed.progress,
         repairs.select_orders(),
         feed.lost,
@@ -195,7 +195,7 @@ async def _deliver_items(attempt: _Attempt) -> bool:
         async def emit_prepared(item: FeedItem) -> None:
             await emit(publisher.prepare_item(item))
 
-        await send_items(context, attempt.offset, feed.last, emit_prepared, feed.read)
+        await send_items(context, attempt.offset, feed.last, emit_prepared, feed.reader)
 
     async def publish(item: FeedItem) -> None:
         if isinstance(item, ChangeBatch):
@@ -211,7 +211,7 @@ async def _deliver_items(attempt: _Attempt) -> bool:
         refused = isinstance(error := first_error(group), SinkRejected | TableError)
         if not (refused and publisher.refused_span):
             raise error from None
-        feed.apart = True
+        feed.file_by_file = True
         return False
     return True
 

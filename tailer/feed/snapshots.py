@@ -169,7 +169,7 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
             await emit(batch)
 
     await read_span(
-        context, Span.from_version(version, first), emit_after_notice, joins=context.options.spans
+        context, Span.from_version(version, first), emit_after_notice, spans=context.options.spans
     )
 
 
@@ -287,7 +287,7 @@ class Resnapshot:
                 self.rows += batch.num_rows
                 await emit(structs.replace(batch, offset=offset, next_offset=stream))
 
-        await read_span(self.context, Span.from_version(version, first), emit_counted, joins=False)
+        await read_span(self.context, Span.from_version(version, first), emit_counted, spans=False)
 
     def _build_notice(self, kind: str, stream: Offset, version: int, timestamp_ms: int) -> Notice:
         details = {"reason": "resnapshot", "version": self._first, "where": self.request.text}

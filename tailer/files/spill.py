@@ -58,7 +58,7 @@ class ReadAgain(io.RawIOBase):
         return count
 
 
-class Spool:
+class SpillFile:
     """A file without a name, which is closed when it and its readers are no longer referenced."""
 
     def __init__(self) -> None:

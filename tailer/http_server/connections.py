@@ -48,7 +48,7 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ConnectionLimits:
     """Limits on what clients may hold.
 
     ``stall_s`` is how long a connection may be without a whole request, and an answer without a
@@ -67,7 +67,7 @@ class Bounds:
         return self.connections if soft < 0 else max(1, min(self.connections, soft // 2))
 
 
-class Watch:
+class ConnectionWatch:
     """One connection from its acceptance on: its clock, and the bytes it has sent."""
 
     def __init__(self, connections: Connections, network: str) -> None:
@@ -155,10 +155,10 @@ class Watch:
             self.transport.abort()
 
 
-class Connection(web.RequestHandler):
+class WatchedConnection(web.RequestHandler):
     """aiohttp's request handler for a connection, under watch."""
 
-    def __init__(self, watch: Watch, connections: Connections, **more: Any) -> None:
+    def __init__(self, watch: ConnectionWatch, connections: Connections, **more: Any) -> None:
         super().__init__(connections.server, **more)
         self.watch = watch
         self.connections = connections
@@ -227,13 +227,13 @@ class Connections:
     """All connections of one server."""
 
     def __init__(
-        self, server: Any, bounds: Callable[[], Bounds], tls: ssl.SSLContext | None
+        self, server: Any, bounds: Callable[[], ConnectionLimits], tls: ssl.SSLContext | None
     ) -> None:
         self.server = server
         self.bounds = bounds
         self._tls = tls
-        self._open: dict[Watch, None] = {}
-        self._streams: dict[Watch, None] = {}
+        self._open: dict[ConnectionWatch, None] = {}
+        self._streams: dict[ConnectionWatch, None] = {}
         self._loop = asyncio.get_running_loop()
         self._reserve: int | None = None
         self._open_reserve()
@@ -242,7 +242,7 @@ class Connections:
         """Return the time of the loop's clock."""
         return self._loop.time()
 
-    def remove_watch(self, watch: Watch) -> None:
+    def remove_watch(self, watch: ConnectionWatch) -> None:
         """Remove a connection that has ended; its descriptor is free soon after."""
         self._open.pop(watch, None)
         self._streams.pop(watch, None)
@@ -274,7 +274,7 @@ class Connections:
         _drop_one(self._open, waiting)
         return True
 
-    def make_stream(self, watch: Watch) -> None:
+    def make_stream(self, watch: ConnectionWatch) -> None:
         """Count a connection apart from the others. One stream too many closes the one that has
         been open longest, of the network with the most streams."""
         if self._open.pop(watch, watch) is None:
@@ -303,7 +303,7 @@ class Connections:
             if len(self._open) >= self.bounds().connections_max() and not self._make_room():
                 client.close()
                 continue
-            watch = Watch(self, network_of(address[0]))
+            watch = ConnectionWatch(self, network_of(address[0]))
             self._open[watch] = None
             tasks.start_soon(self._start_connection, client, watch)
 
@@ -321,11 +321,11 @@ class Connections:
         finally:
             self._loop.remove_reader(listener)
 
-    async def _start_connection(self, client: socket.socket, watch: Watch) -> None:
+    async def _start_connection(self, client: socket.socket, watch: ConnectionWatch) -> None:
         stall_s = self.bounds().stall_s
 
-        def connection() -> Connection:
-            return Connection(
+        def connection() -> WatchedConnection:
+            return WatchedConnection(
                 watch, self, loop=self._loop, access_log=None, auto_decompress=False,
                 keepalive_timeout=_NEVER_S, logger=logging.getLogger("tailer.http"),
             )  # fmt: skip
@@ -350,7 +350,7 @@ class Connections:
                 watch.check_deadline(now)
 
 
-def _drop_one(open_: dict[Watch, None], among: list[Watch]) -> None:
+def _drop_one(open_: dict[ConnectionWatch, None], among: list[ConnectionWatch]) -> None:
     """Close the oldest of some connections, of the network with the most open ones."""
     crowd = Counter(watch.network for watch in open_)
     last = min(among, key=lambda watch: (-crowd[watch.network], watch.since))

@@ -17,9 +17,14 @@ import anyio
 from aiohttp import web
 
 from tailer.errors import first_error
-from tailer.http_server.connections import SERVER_NAME, Bounds, Connection, Connections
+from tailer.http_server.connections import (
+    SERVER_NAME,
+    ConnectionLimits,
+    Connections,
+    WatchedConnection,
+)
 
-__all__ = ["Bounds", "answer_without_end", "read_body", "send_chunk", "serve_application"]
+__all__ = ["ConnectionLimits", "answer_without_end", "read_body", "send_chunk", "serve_application"]
 
 #: How long requests under way may take to end when the server stops.
 _SHUTDOWN_S = 5.0
@@ -31,7 +36,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def serve_application(
     app: web.Application,
     address: tuple[str, int],
-    bounds: Callable[[], Bounds],
+    bounds: Callable[[], ConnectionLimits],
     *,
     tls: ssl.SSLContext | None = None,
     cancels: bool = False,
@@ -93,7 +98,7 @@ async def _open_listeners(host: str, port: int) -> list[socket.socket]:
     return listeners
 
 
-def _make_admission(bounds: Callable[[], Bounds]) -> Any:
+def _make_admission(bounds: Callable[[], ConnectionLimits]) -> Any:
     """Return the middleware that checks each request's head before its handler runs."""
 
     @web.middleware
@@ -119,9 +124,9 @@ def _make_admission(bounds: Callable[[], Bounds]) -> Any:
     return admitted
 
 
-def _connection_of(request: web.Request) -> Connection:
+def _connection_of(request: web.Request) -> WatchedConnection:
     connection = request.protocol
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, WatchedConnection)
     return connection
 
 

@@ -19,7 +19,7 @@ from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
 from tailer.delta.segment import format_commit_name
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
-from tailer.files.spill import Spool
+from tailer.files.spill import SpillFile
 from tailer.log.questions import FileTag, Patience, Torn
 from tailer.process.threads import parse_in_thread, run_blocking, stop_if_cancelled
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
@@ -85,7 +85,7 @@ class JsonFiles:
         if status.size <= len(data):
             return JsonFile(partial(io.BytesIO, data), status, data[-1:])
         with spilling(None):
-            spool = Spool()
+            spool = SpillFile()
         at, last, line_bytes = 0, b"", 0
         while True:
             last = data[-1:] or last

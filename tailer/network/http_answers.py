@@ -127,7 +127,7 @@ def parse_natural(text: str) -> int | None:
     return number if (number := int(text)) <= _NUMBER_MAX else None
 
 
-class ByteRange(NamedTuple):
+class ContentRange(NamedTuple):
     """A Content-Range: the bytes [start, end) of ``total``; None: unknown. 416 has no bytes."""
 
     start: int
@@ -135,7 +135,7 @@ class ByteRange(NamedTuple):
     total: int | None
 
 
-def parse_content_range(text: str) -> ByteRange | None:
+def parse_content_range(text: str) -> ContentRange | None:
     """Parse a Content-Range, ``bytes 0-9/200`` or ``bytes */200``; None if it is not one."""
     found = _BYTE_RANGE.fullmatch(text.strip())
     if found is None:
@@ -144,10 +144,10 @@ def parse_content_range(text: str) -> ByteRange | None:
         return None  # beyond 2^63
     first, last, total = (None if digits is None else int(digits) for digits in found.groups())
     if first is None or last is None:
-        return ByteRange(0, 0, total)
+        return ContentRange(0, 0, total)
     if last < first or (total is not None and last >= total):
         return None
-    return ByteRange(first, last + 1, total)
+    return ContentRange(first, last + 1, total)
 
 
 def parse_http_date(text: str) -> int | None:

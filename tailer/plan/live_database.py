@@ -15,7 +15,7 @@ from tailer.errors import no_room, spilling
 _CACHE_KIB = 4096
 
 
-class Database:
+class DigestDatabase:
     """A set of digests in a database that vanishes when it is closed, or when the process ends."""
 
     def __init__(self, folder: str | None) -> None:

@@ -23,7 +23,7 @@ from tailer.plan.rules import ChangeSource, needs_data_files
 from tailer.process.threads import run_blocking
 
 if TYPE_CHECKING:
-    from tailer.plan.live_database import Database
+    from tailer.plan.live_database import DigestDatabase
 
 #: The digests of the files that a commit adds although they are in the table, or removes although
 #: they are not (:func:`tailer.delta.digests.file_digest`).
@@ -144,7 +144,7 @@ class _Keys:
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
         self._few: set[bytes] = set()
-        self._many: Database | None = None
+        self._many: DigestDatabase | None = None
 
     def close(self) -> None:
         """Drop all."""
@@ -180,8 +180,8 @@ class _Keys:
         return frozenset(ineffective) if ineffective else _NONE
 
     def _move_to_database(self) -> None:
-        from tailer.plan.live_database import Database  # loads on demand, with its engine
+        from tailer.plan.live_database import DigestDatabase  # loads on demand, with its engine
 
-        many = Database(self._folder)
+        many = DigestDatabase(self._folder)
         many.insert_keys(self._few)
         self._many, self._few = many, set()

@@ -87,7 +87,7 @@ class Planner:
 
     def plan_state(
         self,
-        database: sql.Database,
+        database: sql.ExpressionDatabase,
         state: TableState,
         where: Condition | None = None,
     ) -> StatePlan:
@@ -140,7 +140,7 @@ class Planner:
         )
 
     def plan_condition(
-        self, database: sql.Database, where: Condition | None, state: TableState
+        self, database: sql.ExpressionDatabase, where: Condition | None, state: TableState
     ) -> Inputs:
         """Return what a condition needs of a state's rows. Raises :class:`SchemaChanged` for one
         that does not fit it."""
@@ -222,7 +222,7 @@ class Planner:
 
     def _complete_fields(
         self,
-        database: sql.Database,
+        database: sql.ExpressionDatabase,
         computed: list[Expression],
         inputs: Inputs,
         fields: list[dict[str, Any]],
@@ -255,7 +255,7 @@ class Planner:
 
 
 def _find_types(
-    database: sql.Database, texts: list[str], rows: pa.RecordBatch, shown: list[str]
+    database: sql.ExpressionDatabase, texts: list[str], rows: pa.RecordBatch, shown: list[str]
 ) -> list[pa.DataType]:
     """Return the types of expressions over these columns, whose one row is null: what is wrong
     with a constant shows."""

@@ -25,7 +25,7 @@ from tailer.changes import ChangeFile
 from tailer.delta.comparisons import (
     FLIPPED,
     And,
-    Comparison,
+    ColumnComparison,
     IsNull,
     Literal,
     Node,
@@ -64,7 +64,7 @@ _FIRST_DAY, _END_DAY, _DAY_US = -25_567, 2_932_531, 86_400_000_000
 _UNKNOWN = Unknown()
 
 
-class _Known(NamedTuple):
+class _BoundCondition(NamedTuple):
     """A condition as it is in one state; ``by_partition`` is what partition values say of it, if
     that is the same for all files."""
 
@@ -79,7 +79,7 @@ class Pruning:
     def __init__(self, where: Condition, columns: TableColumns) -> None:
         self._node = build_condition_node(sql.parse_expressions(where.text)[0])
         self._columns = columns
-        self._last: _Known | None = None
+        self._last: _BoundCondition | None = None
 
     def find_results(self, file: ChangeFile, *, statistics: bool) -> May:
         """Return the possible results of the condition for a file's rows, by its partition values,
@@ -117,14 +117,14 @@ class Pruning:
                 unwanted.add(number)
         return frozenset(unwanted)
 
-    def _load_known(self, state: TableState) -> _Known:
+    def _load_known(self, state: TableState) -> _BoundCondition:
         if self._last is None or self._last.state is not state:
             node = _rename_columns(self._node, self._columns, state)
             partitions = {name.lower() for name in state.metadata.partition_columns}
             same = None
             if not partitions & list_columns(node):
                 same = FileFacts(state, {}, self._columns.zone).evaluate(node)
-            self._last = _Known(state, node, same)
+            self._last = _BoundCondition(state, node, same)
         return self._last
 
 
@@ -171,7 +171,7 @@ def _rename_columns(node: Node, columns: TableColumns, state: TableState) -> Nod
             return And(tuple(_rename_columns(c, columns, state) for c in children))
         case Or(children):
             return Or(tuple(_rename_columns(c, columns, state) for c in children))
-        case Comparison(column=name) | IsNull(column=name):
+        case ColumnComparison(column=name) | IsNull(column=name):
             field, newest = columns.find_column(name, state), columns.find_newest_type(name)
             if field is None or not _has_same_order(field.type, newest or field.type):
                 return _UNKNOWN
@@ -226,8 +226,8 @@ def _build_comparison(op: str, left: Mapping[str, Any], right: Mapping[str, Any]
         literal = None if column is None else _parse_literal(other)
         if column is not None and literal is not None:
             if op == "<>":
-                return Not(Comparison("=", column, (literal,)))
-            return Comparison(op if direct else FLIPPED[op], column, (literal,))
+                return Not(ColumnComparison("=", column, (literal,)))
+            return ColumnComparison(op if direct else FLIPPED[op], column, (literal,))
     return _UNKNOWN
 
 

@@ -60,7 +60,7 @@ class Shaper:
         self._pruning = pruning
         self._masks = {name.lower(): mask for name, mask in selection.masks.items()}
         self._planner = Planner(selection.select, self._masks, columns)
-        self._opened: sql.Database | None = None
+        self._opened: sql.ExpressionDatabase | None = None
         self._lock = Lock()
         self._last: tuple[TableState, StatePlan] | None = None
 
@@ -168,9 +168,9 @@ class Shaper:
                 self._last = state, plan
             return self._last[1]
 
-    def _open_database(self) -> sql.Database:
+    def _open_database(self) -> sql.ExpressionDatabase:
         if self._opened is None:
-            self._opened = sql.Database()
+            self._opened = sql.ExpressionDatabase()
         return self._opened
 
     def _compute_values(self, expressions: Sequence[str], rows: pa.RecordBatch) -> list[pa.Array]:

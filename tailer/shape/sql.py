@@ -155,7 +155,7 @@ def find_macro_bodies(macro: str) -> tuple[tuple[frozenset[str], str], ...]:
     )
 
 
-class Database:
+class ExpressionDatabase:
     """Computes expressions over rows; for one thread at a time."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from tailer.errors import TailerError
-from tailer.http_server.serving import Bounds
+from tailer.http_server.serving import ConnectionLimits
 from tailer.share_server.audit import Audit
 from tailer.share_server.changes import ChangesRange, answer_changes, answer_stream
 from tailer.share_server.config import ShareConfig
@@ -38,7 +38,7 @@ from tailer.share_server.recipients import Recipient, RecipientStore, TokensUnus
 from tailer.share_server.refusals import Refusal, not_found, refusal_of, unsupported_operation
 from tailer.share_server.request import Request, make_error_answer
 from tailer.share_server.signing import FileClaim, Forged, Signer
-from tailer.share_server.tables import SharedTable, Tables
+from tailer.share_server.tables import OpenTables, SharedTable
 from tailer.sharing.model import TABLE_VERSION_HEADER, Page
 
 _BODY_BYTES_MAX = 1024 * 1024
@@ -65,7 +65,7 @@ class ShareServer:
         self.metrics = ShareMetrics(self.registry)
         self.signer = Signer(key, config.public_url)
         self.recipients = RecipientStore(config.state, clock)
-        self.tables = Tables()
+        self.tables = OpenTables()
         self.pager = Pager(self.signer)
         self.limits = RateLimits(config.limits, ticks)
         self.audit = Audit(config.audit, clock, ticks)
@@ -90,10 +90,10 @@ class ShareServer:
         self.limits.limits = config.limits
         await self.tables.keep_only(config.catalog.list_tables())
 
-    def make_bounds(self) -> Bounds:
+    def make_bounds(self) -> ConnectionLimits:
         """Return the limits on what clients may hold before they are authenticated."""
         limits = self.config.limits
-        return Bounds(
+        return ConnectionLimits(
             stall_s=limits.stall_s, connections=limits.connections, body_bytes=_BODY_BYTES_MAX
         )
 

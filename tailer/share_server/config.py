@@ -26,7 +26,7 @@ _KEY_BYTES_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RecipientLimits:
     """Limits on what one recipient may request.
 
     ``requests_per_s`` on average, four times as many at once, ``concurrent`` under way, and in
@@ -48,7 +48,7 @@ class Limits:
         return max(1, round(_BURST_S * self.requests_per_s))
 
 
-_USUAL = Limits()
+_USUAL = RecipientLimits()
 
 SHARE: dict[str, Setting] = {
     "address": Setting(
@@ -130,7 +130,7 @@ class ShareConfig:
     audit: Path
     catalog: Catalog
     grants: Grants
-    limits: Limits
+    limits: RecipientLimits
     key: bytes | None = field(repr=False)
 
     def with_port(self, port: int) -> ShareConfig:
@@ -182,7 +182,7 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
         audit=path.parent / (share["audit"] or state.absolute() / "audit.jsonl"),
         catalog=catalog,
         grants=_build_grants(top, catalog),
-        limits=Limits(requests_per_s=share["requests_per_s"], stall_s=share["stall_s"]),
+        limits=RecipientLimits(requests_per_s=share["requests_per_s"], stall_s=share["stall_s"]),
         key=_find_signing_key(share),
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailer.errors import ConfigError
-from tailer.sharing.model import Schema, Share, Table
+from tailer.sharing.model import Share, ShareSchema, Table
 
 Wrong = Callable[[str, str], ConfigError]
 
@@ -171,12 +171,12 @@ class Grants:
         node = self.catalog.find_entry(share) if self.can_see(recipient, share) else None
         return Share(node.name, _make_id("share", (share.lower(),))) if node else None
 
-    def find_schema(self, recipient: str, share: str, schema: str) -> Schema | None:
+    def find_schema(self, recipient: str, share: str, schema: str) -> ShareSchema | None:
         """Return a schema that the recipient sees, else None."""
         if not self.can_see(recipient, share, schema):
             return None
         above, node = self.catalog.find_entry(share), self.catalog.find_entry(share, schema)
-        return Schema(node.name, above.name) if above and node else None
+        return ShareSchema(node.name, above.name) if above and node else None
 
     def find_table(self, recipient: str, share: str, schema: str, table: str) -> TableConfig | None:
         """Return a table that the recipient may read, else None."""

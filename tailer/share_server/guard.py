@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import Counter, Histogram
 
 from tailer.http_server.connections import network_of
-from tailer.share_server.config import Limits
+from tailer.share_server.config import RecipientLimits
 from tailer.share_server.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class RateLimits:
     ``clock`` gives seconds that never go back. ``limits`` may be replaced at any time.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: RecipientLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
         self._clock = clock
         self._recipients: dict[str, _Party] = {}

@@ -14,7 +14,7 @@ from typing import Any
 from tailer.delta.comparisons import (
     FLIPPED,
     And,
-    Comparison,
+    ColumnComparison,
     IsNull,
     Literal,
     Node,
@@ -89,7 +89,9 @@ def _parse_tree(value: Any, depth: int) -> Node:
         column, literal = _parse_leaf(children[0], "column"), _parse_leaf(children[1], "literal")
         if column["valueType"] != literal["valueType"]:
             raise NotUnderstood("tree")
-        return Comparison(sign, column["name"], (Literal(literal["value"], literal["valueType"]),))
+        return ColumnComparison(
+            sign, column["name"], (Literal(literal["value"], literal["valueType"]),)
+        )
     raise NotUnderstood("tree")
 
 

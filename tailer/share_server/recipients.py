@@ -31,7 +31,7 @@ class TokensUnusable(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class RecipientToken:
     """One token as it is kept, without its secret. Times in epoch seconds; None: never."""
 
     recipient: str
@@ -46,7 +46,7 @@ class NewToken(NamedTuple):
     """A token and what its bearer sends, which is known only when it is made."""
 
     bearer: str
-    token: Token
+    token: RecipientToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class RecipientStore:
         self.path = state / "tokens.json"
         self._clock = clock
         self._seen: tuple[int, int, int] | None = None
-        self._tokens: dict[str, Token] = {}
+        self._tokens: dict[str, RecipientToken] = {}
 
     def authenticate_bearer(self, bearer: str) -> Recipient | None:
         """Return the recipient whose token this is; None for a wrong, revoked or expired one.
@@ -100,7 +100,7 @@ class RecipientStore:
             for t in self._tokens.values()
         )
 
-    def list_tokens(self) -> list[Token]:
+    def list_tokens(self) -> list[RecipientToken]:
         """Return all tokens, the expired ones too."""
         self._refresh_tokens()
         return sorted(self._tokens.values(), key=lambda t: (t.recipient, t.created, t.id))
@@ -113,7 +113,7 @@ class RecipientStore:
         secret, salt = secrets.token_urlsafe(32), secrets.token_hex(16)
         now = int(self._clock())
         expires = None if ttl_s is None else now + ttl_s
-        token = Token(
+        token = RecipientToken(
             recipient, secrets.token_hex(6), salt, _hash_secret(salt, secret), now, expires
         )  # fmt: skip
         with self._change_tokens() as tokens:
@@ -145,12 +145,12 @@ class RecipientStore:
         if seen != self._seen:
             self._tokens, self._seen = self._read_tokens(), seen
 
-    def _read_tokens(self) -> dict[str, Token]:
+    def _read_tokens(self) -> dict[str, RecipientToken]:
         try:
             document = json.loads(self.path.read_bytes())
             if document["format"] != _FORMAT:
                 raise TokensUnusable(f"{self.path} is of a format that is not known here")
-            return {t["id"]: Token(**t) for t in document["tokens"]}
+            return {t["id"]: RecipientToken(**t) for t in document["tokens"]}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError) as e:
@@ -163,7 +163,7 @@ class RecipientStore:
         )
 
     @contextmanager
-    def _change_tokens(self) -> Iterator[dict[str, Token]]:
+    def _change_tokens(self) -> Iterator[dict[str, RecipientToken]]:
         """Yield the tokens for a change by one process at a time.
 
         They are written whole or not at all.
@@ -180,7 +180,7 @@ class RecipientStore:
             raise self._make_unusable_error(e) from e
         self._refresh_tokens()
 
-    def _write_tokens(self, tokens: dict[str, Token]) -> None:
+    def _write_tokens(self, tokens: dict[str, RecipientToken]) -> None:
         new = self.path.with_suffix(".new")
         text = {"format": _FORMAT, "tokens": [asdict(t) for t in tokens.values()]}
         handle = open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -144,7 +144,7 @@ def _select_live(
             yield values
 
 
-class Tables:
+class OpenTables:
     """The open tables.
 
     They are opened on demand, and closed when they are no longer configured and no longer in use.

@@ -26,8 +26,8 @@ from tailer.network.http_answers import (
 )
 from tailer.sharing.auth import Authorization
 from tailer.sharing.http import (
-    Refused,
     Sessions,
+    SharingRefused,
     may_heal_status,
     send_request,
     split_lines,
@@ -40,12 +40,12 @@ from tailer.sharing.model import (
     ErrorBody,
     Page,
     ResponseFormat,
-    Schema,
     Share,
+    ShareSchema,
     Table,
 )
 from tailer.sharing.profile import Profile
-from tailer.sharing.query import Query, QueryAnswer
+from tailer.sharing.query import QueryAnswer, TableQuery
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -145,11 +145,11 @@ class SharingClient:
             document = await _read_document(response, path)
             return Share.from_json(document.get("share") if isinstance(document, dict) else None)
 
-    async def list_schemas(self, share: str) -> AsyncGenerator[Schema, None]:
+    async def list_schemas(self, share: str) -> AsyncGenerator[ShareSchema, None]:
         """Yield the schemas of a share."""
         async with aclosing(self._list_items(f"/shares/{_quote_part(share)}/schemas")) as items:
             async for item in items:
-                yield Schema.from_json({"share": share, **item})
+                yield ShareSchema.from_json({"share": share, **item})
 
     async def list_tables(self, share: str, schema: str) -> AsyncGenerator[Table, None]:
         """Yield the tables of a schema."""
@@ -176,12 +176,12 @@ class SharingClient:
             return await self._request_version(
                 "GET", f"{_format_table_path(table)}/version", params
             )
-        except Refused as refusal:
+        except SharingRefused as refusal:
             if refusal.status not in (404, 405, 501):
                 raise
             try:
                 return await self._request_version("HEAD", _format_table_path(table), params)
-            except Refused:
+            except SharingRefused:
                 raise refusal from None
 
     async def _request_version(self, method: str, path: str, params: Mapping[str, str]) -> int:
@@ -200,7 +200,7 @@ class SharingClient:
             yield answer
 
     @asynccontextmanager
-    async def send_query(self, table: Table, query: Query) -> AsyncIterator[QueryAnswer]:
+    async def send_query(self, table: Table, query: TableQuery) -> AsyncIterator[QueryAnswer]:
         """Request a snapshot's files, or a range's data changes ("Read Data from a Table")."""
         path = f"{_format_table_path(table)}/query"
         async with self._request_answer("POST", path, {}, query.to_json()) as answer:
@@ -335,7 +335,7 @@ class SharingClient:
             hint = f"check the profile {self.profile.source}{ended}"
         elif status in (301, 302, 303, 307, 308):
             hint = "the endpoint in the profile has moved; tokens are not sent elsewhere"
-        return Refused(sentence, status, hint=hint)
+        return SharingRefused(sentence, status, hint=hint)
 
 
 async def _read_document(response: ClientResponse, path: str) -> Any:

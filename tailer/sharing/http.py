@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX = 64 * 1024 * 1024
 
 
-class Refused(TableError):
+class SharingRefused(TableError):
     """The sharing server refused a request, with an HTTP status that a retry won't change."""
 
     def __init__(self, what: str, status: int, *, hint: str | None = None) -> None:

@@ -62,7 +62,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class ShareSchema:
     """A schema of a share ("List Schemas in a Share")."""
 
     name: str

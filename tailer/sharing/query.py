@@ -10,12 +10,12 @@ from typing import Any
 from tailer.errors import TransientError
 from tailer.network.http_answers import Rounds
 from tailer.sharing.answers import Line, SharedFile, parse_line
-from tailer.sharing.http import Refused, may_heal_status
+from tailer.sharing.http import SharingRefused, may_heal_status
 from tailer.sharing.model import EndOfStream, ResponseFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class TableQuery:
     """The body of /query ("Read Data from a Table").
 
     ``version`` is for tables with shared history.
@@ -97,4 +97,4 @@ def _make_broken_error(error: str, status: int | None) -> Exception:
     sentence = f"the sharing server broke off: {error}"
     if status is None or may_heal_status(status):
         return TransientError(sentence)
-    return Refused(sentence, status)
+    return SharingRefused(sentence, status)

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from tailer.errors import ConfigError, FileGone, TableError, TailerError, TransientError
 from tailer.spark.frames.compiled import java_session, maker_of
 from tailer.storage import Storage, is_served, serve_scheme, take_also
-from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, make_outside_error
+from tailer.store import WHOLE_BYTES, FileStatus, FolderEntries, Found, Store, make_outside_error
 from tailer.store.ranged import RangedFile, RangedReader
 
 if TYPE_CHECKING:
@@ -143,13 +143,13 @@ class HadoopStore(Store):
             if is_file:
                 yield _make_status(name, size, mtime_ms)
 
-    async def entries(self, address: str) -> Entries | None:
+    async def entries(self, address: str) -> FolderEntries | None:
         folder = address if address.count("/") > 2 else f"{address}/"
         text = await _wait_for(partial(self._call_java, "entries", folder))
         if text is None:
             return None
         found = json.loads(text)
-        return Entries([f[0] for f in found if f[3]], [f[0] for f in found if not f[3]])
+        return FolderEntries([f[0] for f in found if f[3]], [f[0] for f in found if not f[3]])
 
     async def stat(self, location: str) -> FileStatus:
         return (await self.read(location, 0, 0))[1]

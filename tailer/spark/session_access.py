@@ -143,7 +143,7 @@ def offer_session_access() -> None:
         context.environment[_VARIABLE] = server.path
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class _SessionServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
     def __init__(self) -> None:
@@ -155,19 +155,19 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         )
         register(shutil.rmtree, folder, ignore_errors=True)
         self.path = str(Path(folder, "access"))
-        super().__init__(self.path, _Answer)
+        super().__init__(self.path, _TableAnswer)
         Thread(target=self.serve_forever, name="tailer-access", daemon=True).start()
 
 
 @lru_cache(maxsize=1)
-def _start_server_once() -> _Server:
-    return _Server()
+def _start_server_once() -> _SessionServer:
+    return _SessionServer()
 
 
-class _Answer(socketserver.StreamRequestHandler):
+class _TableAnswer(socketserver.StreamRequestHandler):
     """What the session says of the table in a line, or the sentence of an error, as JSON."""
 
-    server: _Server
+    server: _SessionServer
 
     def handle(self) -> None:
         table = json.loads(self.rfile.readline())

@@ -14,11 +14,11 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 from msgspec import structs
 
-from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
+from tailer.changes import ChangeBatch, ChangeFile, DecodedRows, Offset
 from tailer.compare.row_cache import iterate_kept_rows
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.options import DiffOptions
-from tailer.decode.output import Shapes
+from tailer.decode.output import FileLayouts
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
@@ -43,7 +43,7 @@ def decode_order(
     order: FileOrder | RewriteOrder,
     options: SourceOptions,
     decode: DecodeOptions,
-) -> Iterator[tuple[ChangeFile, Rows]]:
+) -> Iterator[tuple[ChangeFile, DecodedRows]]:
     """Yield an order's rows, file by file and batch by batch."""
     skip, left = Skip(order.skip), order.take
     for file, part in _find_order_files(portal, store, order, options, decode):
@@ -67,7 +67,7 @@ def _task_rows(
     part: ByteRange | None,
     decode: DecodeOptions,
     skip: Skip,
-) -> Iterator[Rows]:
+) -> Iterator[DecodedRows]:
     if file.kept is not None:  # finding the changes has decoded them
         yield from iterate_kept_rows(file, skip)
         return
@@ -127,7 +127,7 @@ def spark_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a task's rows in exactly the Arrow schema that Spark compares with. ``given`` is a
     store that has the task's files, if it is not the table's own."""
-    small = None if options.with_ids else SmallFiles(decode, Shapes(decode))
+    small = None if options.with_ids else SmallFiles(decode, FileLayouts(decode))
     with _open_task_store(options, given) as (portal, store):
         for order in _group_small_files(orders, small):
             if isinstance(order, list):
@@ -140,7 +140,7 @@ def spark_batches(
 
 
 def _build_output(
-    file: ChangeFile, rows: Rows, options: SourceOptions, schema: pa.Schema
+    file: ChangeFile, rows: DecodedRows, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     columns = list(rows.batch.columns)
     if options.with_ids:
@@ -178,7 +178,7 @@ def _decode_small_files(
     files: list[ChangeFile],
     small: SmallFiles,
     decode: DecodeOptions,
-) -> Iterator[Rows]:
+) -> Iterator[DecodedRows]:
     """Yield the rows of small files, decoded in as few steps as possible."""
     contents = _fetch_contents(portal, store, files, decode)
     while files:
@@ -209,7 +209,7 @@ async def _fetch_files(store: Store, files: list[ChangeFile]) -> list[Fetched]:
     return await side_by_side(fetch_file(store, file) for file in files)
 
 
-def _build_ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:
+def _build_ids(file: ChangeFile, rows: DecodedRows) -> list[pa.Array]:
     at = Offset(file.version, snapshot=file.origin == "snapshot")
     batch = ChangeBatch(rows.batch, rows.positions, file.state, file, file.timestamp_ms, at, at)
     return [batch.event_ids(), pa.repeat(pa.scalar(file.origin), batch.num_rows)]

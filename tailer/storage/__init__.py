@@ -22,7 +22,7 @@ from tailer.store.objects.place import is_azure_url
 
 if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
-    from tailer.storage.targets import Target
+    from tailer.storage.targets import FolderTarget
     from tailer.store import Store
     from tailer.store.traffic import Traffic
     from tailer.store.vended import Vendor
@@ -124,7 +124,7 @@ class Storage(Contract, ABC):
         """Return the store of a feed's offset; see :func:`open_offset_store`."""
         raise ConfigError(f"no offsets are kept at {address!r}")
 
-    def open_target(self, address: str, options: Mapping[str, Any]) -> Target:
+    def open_target(self, address: str, options: Mapping[str, Any]) -> FolderTarget:
         """Return where a sink publishes files."""
         raise ConfigError(f"no files are written to {address!r}")
 
@@ -179,7 +179,7 @@ def open_offset_store(
     )
 
 
-def open_target(address: str, folder: Path, options: Mapping[str, Any]) -> Target:
+def open_target(address: str, folder: Path, options: Mapping[str, Any]) -> FolderTarget:
     """Return the target of an address; a local one is relative to ``folder``."""
     where = address if "://" in address else str(folder / address)
     return storage_of(address).open_target(where, options)

@@ -18,7 +18,7 @@ from tailer.store.s3.options import S3Options
 
 if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
-    from tailer.storage.targets import Target
+    from tailer.storage.targets import FolderTarget
     from tailer.store.objects.requests import Client
     from tailer.store.objects.store import ObjectStore
     from tailer.store.traffic import Traffic
@@ -125,7 +125,7 @@ class _ObjectStorage(Storage):
         found = CloudObject(address, feed, client)
         return LeasedOffsetStore(found, feed, standby=standby is not False, lease_s=lease_s)
 
-    def open_target(self, address: str, options: Mapping[str, Any]) -> Target:
+    def open_target(self, address: str, options: Mapping[str, Any]) -> FolderTarget:
         address, client = self._format_address(address), self._make_client(options)
         from tailer.storage.objects_target import ObjectsTarget
 

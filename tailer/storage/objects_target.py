@@ -27,7 +27,7 @@ _ROOM = 32
 
 
 class ObjectsTarget:
-    """Files below a place of a container: see :class:`tailer.storage.targets.Target`."""
+    """Files below a place of a container: see :class:`tailer.storage.targets.FolderTarget`."""
 
     def __init__(self, address: str, client: Client) -> None:
         self._store = ObjectStore(address, client)
@@ -36,7 +36,7 @@ class ObjectsTarget:
         self._spool: tempfile.TemporaryDirectory[str] | None = None
 
     def spool(self) -> Path:
-        """See :class:`~tailer.storage.targets.Target`: in the system's temporary folder."""
+        """See :class:`~tailer.storage.targets.FolderTarget`: in the system's temporary folder."""
         if self._spool is None:
             self._spool = tempfile.TemporaryDirectory(prefix="delta-tailer-files-")
         return Path(self._spool.name)
@@ -73,8 +73,8 @@ class ObjectsTarget:
             await self._send_request("delete", name, obstore.delete_async)
 
     async def rehearse(self) -> None:
-        """See :class:`~tailer.storage.targets.Target`. Whether the address may be written is seen
-        by a write alone."""
+        """See :class:`~tailer.storage.targets.FolderTarget`. Whether the address may be written is
+        seen by a write alone."""
 
     async def aclose(self) -> None:
         spool, self._spool = self._spool, None

@@ -21,7 +21,7 @@ from tailer.files.durable import make_folder, sync_folder, try_place
 T = TypeVar("T")
 
 
-class Target(Protocol):
+class FolderTarget(Protocol):
     """A folder of files; names are relative to it. Raises :class:`TransientError` for what may
     pass, and :class:`SinkRejected` for what will not."""
 
@@ -71,7 +71,7 @@ class LocalTarget:
         self._folder = folder
 
     def spool(self) -> Path:
-        """See :class:`Target`: on the file system of the target, for hard links."""
+        """See :class:`FolderTarget`: on the file system of the target, for hard links."""
         return self._folder / "_delta_tailer" / "temporary"
 
     async def _run_in_thread(self, name: str, function: Callable[..., T], *args: Any) -> T:
@@ -137,4 +137,4 @@ class LocalTarget:
         await self._run_in_thread("", try_place, self._folder)
 
     async def aclose(self) -> None:
-        """See :class:`Target`."""
+        """See :class:`FolderTarget`."""

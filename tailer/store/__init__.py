@@ -28,8 +28,8 @@ if typing.TYPE_CHECKING:
 
 __all__ = [
     "BlockingFiles",
-    "Entries",
     "FileStatus",
+    "FolderEntries",
     "Found",
     "Store",
     "Watch",
@@ -59,7 +59,7 @@ class FileStatus(Struct, frozen=True):
 Found: TypeAlias = tuple[bytes, FileStatus]
 
 
-class Entries(Struct, frozen=True):
+class FolderEntries(Struct, frozen=True):
     """The names in a folder, perhaps only the first thousand."""
 
     files: Sequence[str]
@@ -181,7 +181,7 @@ class Store(Contract, ABC):
         except FileNotFoundError:
             return None
 
-    async def entries(self, address: str) -> Entries | None:
+    async def entries(self, address: str) -> FolderEntries | None:
         """Return what lies right in any folder that the store reaches; None if there is no such
         folder. It is for messages, and a store that does not know raises NotImplementedError."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """Files behind pre-signed URLs, read by ranges; each range is checked to be of one unchanged file.
 
 A URL grants the right to read one file for a while. Files are therefore known by their location,
-and a :class:`Links` gives the URL that is valid now. When a server rejects a URL as expired,
+and a :class:`LinkSource` gives the URL that is valid now. When a server rejects a URL as expired,
 another one is requested once; if that is rejected too, it is an error.
 """
 
@@ -64,7 +64,7 @@ class Link:
         return f"Link({urlsplit(self.url).hostname}{urlsplit(self.url).path})"
 
 
-class Links(typing.Protocol):
+class LinkSource(typing.Protocol):
     """A source of URLs for files."""
 
     async def find_link(self, location: str) -> Link:
@@ -101,7 +101,7 @@ class HttpsFiles:
     def __init__(
         self,
         session: Callable[[], ClientSession],
-        links: Links,
+        links: LinkSource,
         clock: Callable[[], float],
         *,
         root: str,

@@ -23,7 +23,7 @@ from tailer.delta.paths import parse_location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError, may_heal, out_of_reach
 from tailer.process.threads import parse_in_thread, run_blocking
-from tailer.store import BlockingFiles, Entries, FileStatus, Found, Store, make_outside_error
+from tailer.store import BlockingFiles, FileStatus, FolderEntries, Found, Store, make_outside_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,10 +174,10 @@ class LocalStore(Store, BlockingFiles):
             raise self._translate_error(folder, e) from e
         return found
 
-    async def entries(self, address: str) -> Entries | None:
+    async def entries(self, address: str) -> FolderEntries | None:
         from tailer.store.surroundings import NAMES_MAX  # on demand: for errors alone
 
-        def scan() -> Entries | None:
+        def scan() -> FolderEntries | None:
             files: list[str] = []
             folders: list[str] = []
             try:
@@ -189,7 +189,7 @@ class LocalStore(Store, BlockingFiles):
                             files.append(entry.name)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return Entries(files, folders)
+            return FolderEntries(files, folders)
 
         return await run_blocking(scan)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from posixpath import normpath
 
 from tailer.errors import TableError, TailerError, closest
-from tailer.store import Entries, Store
+from tailer.store import FolderEntries, Store
 
 #: Most names of a folder that are looked at.
 NAMES_MAX = 1000
@@ -113,7 +113,7 @@ class _Surroundings:
             "the table is not written yet, or its log was removed",
         )
 
-    async def _describe_folder(self, root: str, entries: Entries) -> tuple[str, str]:
+    async def _describe_folder(self, root: str, entries: FolderEntries) -> tuple[str, str]:
         if ".hoodie" in entries.folders:
             return "it is a table of Apache Hudi", "only Delta tables are read"
         metadata = None
@@ -150,7 +150,7 @@ class _Surroundings:
                     return tables
         return tables
 
-    async def _has_parquet(self, root: str, entries: Entries) -> bool:
+    async def _has_parquet(self, root: str, entries: FolderEntries) -> bool:
         """Return whether a folder has Parquet files, perhaps in folders of partitions."""
         for _ in range(_ABOVE_MAX):
             if any(name.endswith((".parquet", ".parq")) for name in entries.files):

@@ -35,7 +35,7 @@ _KEYS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class KeyDifference:
     """A key whose rows differ: ``missing`` from the mirror, ``surplus`` in it, or both, which is
     another value."""
 
@@ -53,7 +53,7 @@ class MirrorVerdict:
     rows: int
     missing: int
     surplus: int
-    differences: Sequence[Difference]
+    differences: Sequence[KeyDifference]
 
     @property
     def exact(self) -> bool:
@@ -130,13 +130,15 @@ def find_held_version(offset: Offset | None, feed: str) -> int:
     return offset.version - 1
 
 
-def _find_differences(examples: Sequence[dict[str, Any]], key: Sequence[str]) -> list[Difference]:
+def _find_differences(
+    examples: Sequence[dict[str, Any]], key: Sequence[str]
+) -> list[KeyDifference]:
     """Return the keys of the examples, which are in the order of their keys."""
-    found: dict[str, Difference] = {}
+    found: dict[str, KeyDifference] = {}
     for row in examples:
         values = {name: row[name] for name in key}
-        sides = found.get(str(values), Difference(values, missing=False, surplus=False))
-        found[str(values)] = Difference(
+        sides = found.get(str(values), KeyDifference(values, missing=False, surplus=False))
+        found[str(values)] = KeyDifference(
             values, sides.missing or row["surplus"] < 0, sides.surplus or row["surplus"] > 0
         )
     return list(found.values())[:_KEYS_MAX]

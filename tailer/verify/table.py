@@ -165,7 +165,7 @@ async def _stop_when_cancelled(portal: BlockingPortal) -> None:
         await portal.stop(cancel_remaining=True)
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Rows with signs, which can be read more than once; ``names`` are those of their columns."""
 
     names: list[str]
@@ -174,7 +174,9 @@ class Rows(Protocol):
         """Return the rows as a stream for the engine, from the beginning."""
 
 
-def compare_rows(engine: Engine, signed: Rows, examples_max: int = _EXAMPLES_MAX) -> Unbalanced:
+def compare_rows(
+    engine: Engine, signed: RowSource, examples_max: int = _EXAMPLES_MAX
+) -> Unbalanced:
     """Return the number of missing rows and of surplus rows, and examples of them. If there are
     any, the engine's table ``unbalanced`` has all of them.
 

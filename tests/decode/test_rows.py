@@ -17,8 +17,8 @@ from tailer.decode.byte_range import ByteRange
 from tailer.decode.file_opening import SMALL_BYTES, check_nested
 from tailer.decode.output import build_output_schema
 from tailer.decode.rows import (
+    DecodedRows,
     DecodeOptions,
-    Rows,
     Skip,
     decode_file,
 )
@@ -57,7 +57,7 @@ def decoded(
     selection: RowSelection = ALL_ROWS,
     skip: Skip | None = None,
     **options: Any,
-) -> list[Rows]:
+) -> list[DecodedRows]:
     source = pa.BufferReader(data)
     found = decode_file(
         source, file or order(), selection, DecodeOptions(**options), skip or Skip()
@@ -69,11 +69,11 @@ def decoded(
     return batches
 
 
-def values(batches: list[Rows], column: str = "id") -> list[Any]:
+def values(batches: list[DecodedRows], column: str = "id") -> list[Any]:
     return [v for rows in batches for v in rows.batch.column(column).to_pylist()]
 
 
-def positions(batches: list[Rows]) -> list[int]:
+def positions(batches: list[DecodedRows]) -> list[int]:
     return [p for rows in batches for p in rows.positions.to_pylist()]
 
 

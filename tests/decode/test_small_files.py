@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 
-from tailer.changes import ChangeFile, Rows
+from tailer.changes import ChangeFile, DecodedRows
 from tailer.decode.options import DecodeOptions
-from tailer.decode.output import Shapes
+from tailer.decode.output import FileLayouts
 from tailer.decode.rows import Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
@@ -76,15 +76,15 @@ def order(number: int, data: bytes, of: TableState, **more: Any) -> ChangeFile:
     return ChangeFile(name, name, number, 1000 + number, "t", of, **{**fields, **more})
 
 
-def alone(file: ChangeFile, data: bytes, options: DecodeOptions) -> list[Rows]:
+def alone(file: ChangeFile, data: bytes, options: DecodeOptions) -> list[DecodedRows]:
     return list(decode_file(pa.BufferReader(data), file, ALL_ROWS, options, Skip()))
 
 
 def together(
     files: list[ChangeFile], contents: list[bytes], options: DecodeOptions
-) -> Iterator[tuple[range, list[int], Rows | None]]:
+) -> Iterator[tuple[range, list[int], DecodedRows | None]]:
     """The places of the files that were decoded in each step, and the step's outcome."""
-    small, at = SmallFiles(options, Shapes(options)), 0
+    small, at = SmallFiles(options, FileLayouts(options)), 0
     while at < len(files):
         assert small.can_take(files[at])
         counts, rows = small.decode_files(files[at:], contents[at:])

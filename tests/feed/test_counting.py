@@ -18,7 +18,7 @@ from tailer.feed.options import FeedOptions
 from tailer.plan.rules import ChangeSource
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder
-from tailer.spark.source.planning import Budget, Planner
+from tailer.spark.source.planning import BatchBudget, StreamPlanner
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import ID, batches, events, refusal, table_log, without_pages
 
@@ -130,9 +130,13 @@ def plan_of(table: TableBuilder, start: Offset, *, files: int = 1) -> list[list[
     """The orders of one batch after the other."""
 
     async def plan() -> list[list[FileOrder]]:
-        planner, at, found = Planner(table_log(table), SourceOptions(str(table.folder))), start, []
+        planner, at, found = (
+            StreamPlanner(table_log(table), SourceOptions(str(table.folder))),
+            start,
+            [],
+        )
         while at.version <= table.version:
-            end = await planner.advance(at, table.version, Budget(files=files), None)
+            end = await planner.advance(at, table.version, BatchBudget(files=files), None)
             several: list[Any] = []
             async with aclosing(planner.plan_orders(at, end)) as orders:
                 several += [o async for _, orders_of in orders for o in orders_of]

@@ -21,12 +21,12 @@ from tailer.delta.snapshot import Snapshot
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
-from tailer.plan.live_database import Database
+from tailer.plan.live_database import DigestDatabase
 from tailer.plan.live_files import LiveFiles
 from tailer.plan.rules import ChangeSource
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, RewriteOrder
-from tailer.spark.source.planning import Planner
+from tailer.spark.source.planning import StreamPlanner
 from tailer.store.local import LocalStore
 from tailer.testing.table import Action, TableBuilder
 from tailer.verify.table import Verdict, verify_versions
@@ -288,7 +288,7 @@ def test_a_set_in_memory_is_as_exact_as_a_database(
 ) -> None:
     from tailer.plan import live_files
 
-    database = Database(None)
+    database = DigestDatabase(None)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(live_files, "_FEW", few)
         keys = live_files._Keys(None)
@@ -306,7 +306,7 @@ def test_spark_plans_by_the_same_files(table: TableBuilder, source: ChangeSource
 
     async def orders() -> list[Any]:
         options = SourceOptions(str(table.folder), change_source=source)
-        planner = Planner(table_log(table), options)
+        planner = StreamPlanner(table_log(table), options)
         found = planner.plan_orders(Offset(2), Offset(3))
         async with aclosing(found):
             return [order async for _, several in found for order in several]

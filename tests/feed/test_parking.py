@@ -16,7 +16,7 @@ from tailer.feed.parking import PARKED_IN_A_ROW_MAX, Parked, Parking
 from tailer.feed.run import run_feed
 from tailer.sink import Sink, SinkTraits, make_sink
 from tailer.testing.batches import change_batch
-from tailer.testing.conformance.target import Source
+from tailer.testing.conformance.target import SourceTable
 from tests.support.feeds import position_of
 from tests.support.rig import SCHEMA, Rig
 
@@ -280,7 +280,7 @@ async def test_what_was_taken_before_a_refusal_proves_nothing(tmp_path: Path) ->
 
 async def test_a_target_that_has_taken_no_row_has_lost_none(tmp_path: Path) -> None:
     """All that came was parked, and the target has no offset yet."""
-    source = Source(tmp_path / "orders")
+    source = SourceTable(tmp_path / "orders")
     source.insert(1)
 
     async def run(*refused: int) -> None:

@@ -18,7 +18,7 @@ from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.decoding import SpanDecoder
 from tailer.feed.rows.files import SpanFiles
-from tailer.feed.rows.span import FilePlan, Span, SpanEntry, Step, Version
+from tailer.feed.rows.span import DecodedStep, FilePlan, Span, SpanEntry, Version
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import ID, table_log
 
@@ -78,12 +78,12 @@ async def group_of(context: ReadContext, span: Span) -> list[SpanEntry]:
     return group
 
 
-def decoder(context: ReadContext, group: Sequence[SpanEntry], *, joins: bool) -> SpanDecoder:
-    small = SmallFiles(context.decode, context.shapes) if joins else None
+def decoder(context: ReadContext, group: Sequence[SpanEntry], *, spans: bool) -> SpanDecoder:
+    small = SmallFiles(context.decode, context.layouts) if spans else None
     return SpanDecoder(context, small, group, Skip())
 
 
-def steps_of(decoder: SpanDecoder) -> list[Step]:
+def steps_of(decoder: SpanDecoder) -> list[DecodedStep]:
     steps = [decoder.decode_step()]
     while not steps[-1].is_last:
         steps.append(decoder.decode_step())
@@ -101,8 +101,8 @@ async def test_each_batch_leads_on_and_a_versions_last_one_to_the_next_version(
     context = reading_of(table)
     span = await span_of(context)
     group = await group_of(context, span)
-    alone = BatchAssembler(context, context.make_finder(START), START, joins=False)
-    (step,) = steps_of(decoder(context, group, joins=False))
+    alone = BatchAssembler(context, context.make_finder(START), START, spans=False)
+    (step,) = steps_of(decoder(context, group, spans=False))
     assert (step.files_read, step.is_last) == (3, True)
     assert places(alone.add_step(step.decoded)) == [
         ((1, 0), 3, (1, 3)),
@@ -110,8 +110,8 @@ async def test_each_batch_leads_on_and_a_versions_last_one_to_the_next_version(
         ((2, 0), 0, (3, 0)),
         ((3, 0), 1, (4, 0)),
     ]
-    (step,) = steps_of(decoder(context, group, joins=True))
-    together = BatchAssembler(context, context.make_finder(START), START, joins=True)
+    (step,) = steps_of(decoder(context, group, spans=True))
+    together = BatchAssembler(context, context.make_finder(START), START, spans=True)
     (batch,) = together.add_step(step.decoded)
     assert places([batch]) == [((1, 0), 6, (4, 0))]
     assert [part.offset.position for part in batch.parts()] == [(1, 0), (1, 3), (3, 0)]
@@ -121,8 +121,8 @@ async def test_a_lost_file_is_counted_and_has_no_rows(table: TableBuilder) -> No
     context = reading_of(table)
     group = await group_of(context, await span_of(context))
     group[0].is_unread = True
-    (step,) = steps_of(decoder(context, group, joins=True))
-    made = BatchAssembler(context, context.make_finder(START), START, joins=True).add_step(
+    (step,) = steps_of(decoder(context, group, spans=True))
+    made = BatchAssembler(context, context.make_finder(START), START, spans=True).add_step(
         step.decoded
     )
     assert places(made) == [((1, 3), 3, (4, 0))]
@@ -131,25 +131,25 @@ async def test_a_lost_file_is_counted_and_has_no_rows(table: TableBuilder) -> No
 async def test_a_step_has_no_more_rows_than_a_batch(table: TableBuilder) -> None:
     context = reading_of(table, batch_rows_max=2)
     group = await group_of(context, await span_of(context))
-    steps = steps_of(decoder(context, group, joins=True))
+    steps = steps_of(decoder(context, group, spans=True))
     rows = [sum(d.rows.batch.num_rows for d in step.decoded if d.rows) for step in steps]
     assert rows == [2, 1, 2, 1]
-    assembler = BatchAssembler(context, context.make_finder(START), START, joins=True)
+    assembler = BatchAssembler(context, context.make_finder(START), START, spans=True)
     made = [batch for step in steps for batch in assembler.add_step(step.decoded)]
     assert [batch.offset.position for batch in made] == [(1, 0), (1, 2), (1, 3), (3, 0)]
     assert made[-1].next_offset.position == (4, 0)
 
 
-@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("spans", [False, True])
 async def test_an_error_is_raised_after_the_rows_before_it(
     table: TableBuilder,
-    joins: bool,  # noqa: FBT001 - a parameter of the test
+    spans: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     context = reading_of(table)
     group = await group_of(context, await span_of(context))
     assert group[1].file is not None
     (table.folder / group[1].file.location).unlink()
-    under_test = decoder(context, group, joins=joins)
+    under_test = decoder(context, group, spans=spans)
     step = under_test.decode_step()
     assert [d.counts for d in step.decoded] == [[(group[0], 3)]]
     assert not step.is_last

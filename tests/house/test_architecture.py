@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -65,3 +66,15 @@ def test_the_map_of_a_feed_names_every_module_of_it() -> None:
 def test_a_name_that_is_gone_is_not_defined() -> None:
     source = "class Feed:\n    async def run(self): ...\ndef read(): ...\n"
     assert [*defined(source)] == ["Feed", "Feed.run", "read"]
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """Who reads of a class, or searches for it, finds one."""
+    named = Counter(
+        node.name
+        for package in ("tailer", "sinks")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in named.items() if count > 1] == []

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from tailer.daemon.http_api import serve_routes, share_result
 from tailer.http_server.connections import network_of
-from tailer.http_server.serving import Bounds, answer_without_end, read_body, send_chunk
+from tailer.http_server.serving import ConnectionLimits, answer_without_end, read_body, send_chunk
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import configuration
 from tests.support.components import free_port
@@ -108,7 +108,7 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
 @asynccontextmanager
 async def serving(**bounds: float) -> AsyncIterator[Client]:
     port = free_port()
-    held = Bounds(**bounds)  # type: ignore[arg-type]
+    held = ConnectionLimits(**bounds)  # type: ignore[arg-type]
     made: list[Any] = []
 
     async def large(request: web.Request) -> web.Response:
@@ -295,7 +295,7 @@ def test_what_is_made_for_all_is_shared_by_those_who_ask_too_often(
 NO_DESCRIPTORS = """
 import asyncio, os, resource, sys
 from aiohttp import web
-from tailer.http_server.serving import Bounds
+from tailer.http_server.serving import ConnectionLimits
 from tailer.daemon.http_api import serve_routes
 
 async def healthz(_):
@@ -334,8 +334,8 @@ async def test_without_a_descriptor_health_is_still_told() -> None:
 
 def test_half_of_the_descriptors_are_for_other_things() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert Bounds(connections=10**9).connections_max() == soft // 2
-    assert Bounds(connections=3).connections_max() == 3
+    assert ConnectionLimits(connections=10**9).connections_max() == soft // 2
+    assert ConnectionLimits(connections=3).connections_max() == 3
 
 
 @pytest.mark.parametrize(

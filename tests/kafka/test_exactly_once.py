@@ -14,7 +14,7 @@ from msgspec import structs
 
 from sinks.kafka.client.failures import Fenced
 from sinks.kafka.cluster import Cluster, TransactionStatus
-from sinks.kafka.progress import Progress
+from sinks.kafka.progress import TopicProgress
 from sinks.kafka.settlement import Settlement
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import Notice, Offset
@@ -86,7 +86,7 @@ async def test_a_large_batch_is_several_transactions(
     async with opened(kafka.bootstrap, topic, partitions=1) as (sink, _):
         await sink.write(batch(5, range(10), last=True))
     progress = [
-        Progress.from_bytes(event.value or b"")
+        TopicProgress.from_bytes(event.value or b"")
         for event in read_topic(kafka.bootstrap, f"{topic}-progress")
     ]
     assert [p.offset and (p.offset.version, p.offset.index) for p in progress] == [

@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from sinks.kafka.client.failures import Fenced
-from sinks.kafka.feed_transactions import FeedTransactions, SeenTopic, Transaction
-from sinks.kafka.progress import Progress
+from sinks.kafka.feed_transactions import FeedTransactions, SeenTopic, TopicTransaction
+from sinks.kafka.progress import TopicProgress
 from tailer.changes import Notice, Offset
 from tailer.errors import (
     ConfigError,
@@ -24,22 +24,22 @@ from tailer.testing.batches import change_batch, empty_batch
 from tests.kafka.sinks import SCHEMA, batch
 
 FORM = {"topic": "t", "format": "rows", "key": ["id"]}
-BEFORE = Progress("orders", epoch=3, owner="a", offset=Offset(7), topics={"t": "T1"})
+BEFORE = TopicProgress("orders", epoch=3, owner="a", offset=Offset(7), topics={"t": "T1"})
 
 
-def fenced(found: Progress | None = BEFORE, **options: object) -> FeedTransactions:
+def fenced(found: TopicProgress | None = BEFORE, **options: object) -> FeedTransactions:
     transactions = FeedTransactions("orders", "b", FORM, **options)  # type: ignore[arg-type]
     transactions.resume_from(found)
     return transactions
 
 
-def idle(found: Progress | None = BEFORE) -> FeedTransactions:
+def idle(found: TopicProgress | None = BEFORE) -> FeedTransactions:
     transactions = fenced(found)
     transactions.note_commit(transactions.claim())
     return transactions
 
 
-def places(planned: list[Transaction]) -> list[tuple[int, int] | None]:
+def places(planned: list[TopicTransaction]) -> list[tuple[int, int] | None]:
     offsets = [t.after.offset for t in planned]
     return [None if offset is None else offset.position for offset in offsets]
 
@@ -48,7 +48,7 @@ def test_a_claim_keeps_the_offset_and_has_a_higher_epoch_and_our_name() -> None:
     transactions = fenced()
     assert transactions.state == "FENCED"
     claim = transactions.claim()
-    assert claim == Transaction(replace(BEFORE, epoch=4, owner="b"))
+    assert claim == TopicTransaction(replace(BEFORE, epoch=4, owner="b"))
     assert (transactions.state, transactions.claimed) == ("CLAIMED", 0)
     transactions.note_commit(claim)
     assert (transactions.state, transactions.claimed) == ("IDLE", 4)
@@ -228,7 +228,7 @@ def test_who_has_claimed_nothing_takes_over() -> None:
         (lambda t: t.claim(), "NEW"),
         (lambda t: t.plan(batch(7, [1])), "NEW"),
         (lambda t: t.overwrite(None), "NEW"),
-        (lambda t: t.note_commit(Transaction(BEFORE)), "NEW"),
+        (lambda t: t.note_commit(TopicTransaction(BEFORE)), "NEW"),
     ],
 )
 def test_what_is_out_of_turn_is_a_bug(
@@ -300,7 +300,7 @@ PROGRESS = (
 
 
 def test_a_progress_record_of_the_first_release_is_read_and_written_as_it_was() -> None:
-    progress = Progress.from_bytes(PROGRESS)
+    progress = TopicProgress.from_bytes(PROGRESS)
     assert progress.offset == Offset(3, 4, False, "kept", 1_700_000_002_000, "7c45662334b3")
     assert (progress.feed, progress.epoch, progress.owner) == ("orders", 7, "host-1-ab")
     assert progress.to_bytes() == PROGRESS

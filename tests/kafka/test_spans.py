@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sinks.kafka.client import producer_internals
-from sinks.kafka.progress import Progress
+from sinks.kafka.progress import TopicProgress
 from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused
 from tailer.testing.batches import change_span
@@ -25,7 +25,7 @@ def run_of(*versions: list[list[int]], name: str = "x") -> ChangeBatch:
 def progress_of(kafka: Broker, topic: str) -> list[tuple[int, int] | None]:
     """Version and index of each progress record."""
     found = [
-        Progress.from_bytes(event.value or b"")
+        TopicProgress.from_bytes(event.value or b"")
         for event in read_topic(kafka.bootstrap, f"{topic}-progress")
     ]
     return [None if p.offset is None else p.offset.position for p in found]

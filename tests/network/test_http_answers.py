@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.network.http_answers import (
-    ByteRange,
+    ContentRange,
     Rounds,
     find_packing,
     make_answer_timeout,
@@ -60,15 +60,15 @@ def test_a_date_is_one_between_1970_and_9999(text: str, seconds: int | None) -> 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("bytes 0-3/4", ByteRange(0, 4, 4)), ("bytes 3-3/*", ByteRange(3, 4, None)),
-        ("bytes */200", ByteRange(0, 0, 200)), ("", None), ("bytes 0-3", None),
+        ("bytes 0-3/4", ContentRange(0, 4, 4)), ("bytes 3-3/*", ContentRange(3, 4, None)),
+        ("bytes */200", ContentRange(0, 0, 200)), ("", None), ("bytes 0-3", None),
         ("bytes 3-0/4", None), ("bytes 0-4/4", None), ("bytes 0-3/\u00b2", None),
         ("bytes \u0663-\u0664/9", None), ("bytes 0-3/-4", None), (f"bytes 0-3/{2**63}", None),
         (f"bytes {'9' * 5000}-{'9' * 5000}/9", None), ("octets 0-3/4", None),
         ("bytes \x00-3/4", None),
     ],
 )  # fmt: skip
-def test_a_range_is_of_bytes_that_can_be(text: str, found: ByteRange | None) -> None:
+def test_a_range_is_of_bytes_that_can_be(text: str, found: ContentRange | None) -> None:
     assert parse_content_range(text) == found
 
 

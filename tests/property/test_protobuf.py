@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sinks.formats.avro_schema import make_avro_name
 from sinks.formats.binary_parts import join_parts
 from sinks.formats.protobuf_schema import build_fields, find_clash, has_fields
-from sinks.formats.protobuf_text import Schema, extend_schema, make_schema
+from sinks.formats.protobuf_text import ProtobufSchema, extend_schema, make_schema
 from sinks.formats.protobuf_values import message_parts
 from tailer.errors import TargetRefused
 from tests.property.test_avro import same
@@ -51,14 +51,14 @@ def as_read(value: Any, data_type: pa.DataType) -> Any:
     return value
 
 
-def encoded(array: pa.Array, schema: Schema) -> list[bytes]:
+def encoded(array: pa.Array, schema: ProtobufSchema) -> list[bytes]:
     parts = message_parts(schema.fields, [("x", array)])
     found: list[bytes] = join_parts(parts, len(array)).to_pylist()
     assert all(isinstance(value, bytes) for value in found)
     return found
 
 
-def schema_of(*fields: pa.Field, package: str = "a.b") -> Schema:
+def schema_of(*fields: pa.Field, package: str = "a.b") -> ProtobufSchema:
     """The schema of columns; nothing is tried of names that Protobuf can't tell apart."""
     try:
         name = f"{package}.Value"
@@ -148,7 +148,7 @@ def test_numbers_never_change_their_meaning(
 ) -> None:
     """Whatever columns come, go and move: a name keeps its number, and what has been is kept."""
     schema = make_schema("Value")
-    earlier: list[Schema] = []
+    earlier: list[ProtobufSchema] = []
     for columns in tables:
         try:
             wanted = build_fields(pa.field(n, kind) for n, (kind, _) in columns)

@@ -23,12 +23,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sinks.kafka.client.failures import Fenced
 from sinks.kafka.exactly_once import DataTopics, ExactlyOnce
-from sinks.kafka.feed_transactions import FeedTransactions, SeenTopic
-from sinks.kafka.feed_transactions import Transaction as KafkaTransaction
-from sinks.kafka.progress import Progress
+from sinks.kafka.feed_transactions import FeedTransactions, SeenTopic, TopicTransaction
+from sinks.kafka.progress import TopicProgress
 from sinks.shared.copy_sink import TableForm
 from sinks.sql.database import Claim
-from sinks.sql.table_transactions import TableSession, TableTransactions, Transaction
+from sinks.sql.table_transactions import TableSession, TableTransaction, TableTransactions
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import (
     ConfigError,
@@ -205,11 +204,11 @@ class MemoryBroker:
         self.epoch = self.world.epoch
         self.world.step()
 
-    def read_progress(self, *, stable: bool = False) -> Progress | None:  # noqa: ARG002
+    def read_progress(self, *, stable: bool = False) -> TopicProgress | None:  # noqa: ARG002
         self.world.step()
         record = self.world.record
         self.world.step()
-        return None if record is None else Progress.from_bytes(record)
+        return None if record is None else TopicProgress.from_bytes(record)
 
     def check_notice_topic(self) -> None:
         pass
@@ -228,7 +227,7 @@ class MemoryBroker:
     def encode(self, name: str, rows: ChangeBatch) -> Any:  # noqa: ARG002
         return None
 
-    def run(self, transaction: KafkaTransaction, _: Any) -> None:
+    def run(self, transaction: TopicTransaction, _: Any) -> None:
         self.world.step()
         rows = transaction.rows
         ids = [] if rows is None else rows.rows["id"].to_pylist()
@@ -276,7 +275,7 @@ def _mirror_rows(rows: ChangeBatch) -> Any:
 
 
 class MemoryTable:
-    """See :class:`sinks.sql.table_transactions.Target`."""
+    """See :class:`sinks.sql.table_transactions.TableTarget`."""
 
     def __init__(self, world: SqlWorld) -> None:
         self.world = world
@@ -288,7 +287,7 @@ class MemoryTable:
         self.world.step()
         return claimed
 
-    def run(self, transaction: Transaction) -> Claim:
+    def run(self, transaction: TableTransaction) -> Claim:
         self.world.step()
         before, there = transaction.before, self.world.claim
         assert there is not None

@@ -71,7 +71,7 @@ CONDITIONS = st.builds(
 
 
 def find_wanted(
-    database: sql.Database, rows: pa.RecordBatch, where: Condition
+    database: sql.ExpressionDatabase, rows: pa.RecordBatch, where: Condition
 ) -> list[bool] | None:
     """Which rows meet a condition; None if it can't be computed for one."""
     try:
@@ -106,7 +106,7 @@ def statistics(values: list[Any], write: Callable[[Any], Any]) -> str:
 def test_a_file_that_is_left_out_has_no_row_that_is_wanted(kind: str) -> None:
     data_type, drawn, write = KINDS[kind]
     schema = pa.schema([("c", data_type)])
-    database = sql.Database()
+    database = sql.ExpressionDatabase()
 
     @given(st.lists(drawn | st.none(), min_size=1, max_size=4), CONDITIONS)
     def check(values: list[Any], where: Condition) -> None:
@@ -131,7 +131,7 @@ WHOLE = ("byte", "integer", "long", "date", "timestamp")
 def test_a_row_group_that_is_left_out_has_no_row_that_is_wanted(kind: str) -> None:
     data_type, drawn, _ = KINDS[kind]
     schema = pa.schema([("c", data_type)])
-    database = sql.Database()
+    database = sql.ExpressionDatabase()
 
     @given(st.lists(drawn | st.none(), min_size=3, max_size=7), CONDITIONS)
     def check(values: list[Any], where: Condition) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 import pytest
 
-from tailer.share_server.config import Limits
+from tailer.share_server.config import RecipientLimits
 from tailer.share_server.guard import RateLimits
 from tailer.share_server.hints import Hints, parse_hints
 from tailer.share_server.recipients import RecipientStore
@@ -232,7 +232,7 @@ def test_names_that_are_none_are_not_found(server: Served, path: str) -> None:
 
 
 def test_downloads_of_one_recipient_are_bounded() -> None:
-    limits = RateLimits(Limits(downloads=2), lambda: 0.0)
+    limits = RateLimits(RecipientLimits(downloads=2), lambda: 0.0)
     with limits.count_download("alice"):
         with limits.count_download("alice"), limits.count_download("bob"):
             with pytest.raises(Refusal, match="too many downloads are under way") as refused:
@@ -243,7 +243,7 @@ def test_downloads_of_one_recipient_are_bounded() -> None:
 
 
 def test_strangers_do_not_have_a_recipient_forgotten() -> None:
-    limits = RateLimits(Limits(requests_per_s=0.5, concurrent=1), lambda: 0.0)
+    limits = RateLimits(RecipientLimits(requests_per_s=0.5, concurrent=1), lambda: 0.0)
     with limits.admit_request("alice"):
         for number in range(20_000):
             limits.count_guess(f"10.{number // 65_536}.{number // 256 % 256}.{number % 256}")
@@ -264,7 +264,7 @@ def test_strangers_do_not_have_a_recipient_forgotten() -> None:
     ],
 )  # fmt: skip
 def test_guesses_are_counted_by_network(one: str | None, other: str, *, same: bool) -> None:
-    limits = RateLimits(Limits(requests_per_s=0.25), lambda: 0.0)
+    limits = RateLimits(RecipientLimits(requests_per_s=0.25), lambda: 0.0)
     limits.count_guess(one)
     if same:
         with pytest.raises(Refusal) as refusal:

@@ -221,7 +221,7 @@ def value_of(node: Any, row: dict[str, Any]) -> bool | None:
     name = type(node).__name__
     if name == "IsNull":
         return bool(row[node.column.lower()] is None)
-    if name == "Comparison":
+    if name == "ColumnComparison":
         value = row[node.column.lower()]
         if value is None:
             return None

@@ -13,10 +13,10 @@ import pytest
 from tailer.errors import TableError, TransientError, UnsupportedTable
 from tailer.sharing.answers import Line, MetadataLine, ProtocolLine, SharedFile, parse_line
 from tailer.sharing.client import ClientOptions, SharingClient
-from tailer.sharing.http import Refused, format_timestamp
+from tailer.sharing.http import SharingRefused, format_timestamp
 from tailer.sharing.model import ResponseFormat, Table
 from tailer.sharing.profile import load_profile
-from tailer.sharing.query import Query
+from tailer.sharing.query import TableQuery
 from tests.sharing.reference_server import ReferenceServer, serving
 from tests.sharing.shared import NAME, orders
 
@@ -44,9 +44,9 @@ async def client_of(
         await client.aclose()
 
 
-async def lines_of(client: SharingClient, query: Query | None = None) -> list[Line]:
+async def lines_of(client: SharingClient, query: TableQuery | None = None) -> list[Line]:
     async with (
-        client.send_query(TABLE, query or Query()) as answer,
+        client.send_query(TABLE, query or TableQuery()) as answer,
         aclosing(answer.parse_lines()) as lines,
     ):
         return [line async for line in lines]
@@ -100,7 +100,7 @@ async def test_the_version_is_had_by_get_and_by_head_where_there_is_no_get(
         server.faults.only_head = True
         assert await client.find_version(TABLE) == 3
         assert [r.method for r in server.requests] == ["GET", "GET", "HEAD"]
-        with pytest.raises(Refused, match="404"):
+        with pytest.raises(SharingRefused, match="404"):
             await client.find_version(Table("none", "schema", "share"))
 
 
@@ -110,7 +110,7 @@ async def test_a_version_is_found_by_its_time(server: ReferenceServer, tmp_path:
         assert await client.find_version(TABLE, format_timestamp(0)) == 0
         assert await client.find_version(TABLE, format_timestamp(minute + 60_000)) == 1
         assert await client.find_version(TABLE, format_timestamp(minute + 60_001)) == 2
-        with pytest.raises(Refused, match="400"):
+        with pytest.raises(SharingRefused, match="400"):
             await client.find_version(TABLE, format_timestamp(minute * 2))
         assert server.requests[-2].query == {"startingTimestamp": "2026-01-01T00:01:00.001Z"}
 
@@ -154,7 +154,7 @@ async def test_what_will_not_heal_is_refused_with_the_servers_words(
 ) -> None:
     server.faults.refuse.append(("metadata", status, {}))
     async with client_of(server, tmp_path) as client:
-        with pytest.raises(Refused, match="TOLD: as told") as caught:
+        with pytest.raises(SharingRefused, match="TOLD: as told") as caught:
             async with client.request_metadata(TABLE):
                 pass
         assert caught.value.status == status
@@ -166,7 +166,9 @@ async def test_a_token_that_is_not_known_names_the_profile(
     server.token = "another"
     profile = server.profile(tmp_path, bearerToken="s3cret", expirationTime="2099-01-01T00:00:00Z")
     client = SharingClient(load_profile(str(profile)), lambda: 0.0)
-    with pytest.raises(Refused, match=r"test\.share; its token ends at 2099-01-01") as caught:
+    with pytest.raises(
+        SharingRefused, match=r"test\.share; its token ends at 2099-01-01"
+    ) as caught:
         await client.find_version(TABLE)
     await client.aclose()
     assert "s3cret" not in str(caught.value)
@@ -175,7 +177,7 @@ async def test_a_token_that_is_not_known_names_the_profile(
 async def test_a_redirect_takes_no_token_elsewhere(server: ReferenceServer, tmp_path: Path) -> None:
     server.faults.refuse.append(("version", 307, {"Location": server.endpoint + "/shares"}))
     async with client_of(server, tmp_path) as client:
-        with pytest.raises(Refused, match="tokens are not sent elsewhere"):
+        with pytest.raises(SharingRefused, match="tokens are not sent elsewhere"):
             await client.find_version(TABLE)
     assert len(server.requests) == 1
 
@@ -197,7 +199,7 @@ async def test_both_formats_give_the_same_actions(server: ReferenceServer, tmp_p
     forms: tuple[ResponseFormat, ...] = ("delta", "parquet")
     for form in forms:
         async with client_of(server, tmp_path, response_format=form) as client:
-            found[form] = await lines_of(client, Query(starting_version=0))
+            found[form] = await lines_of(client, TableQuery(starting_version=0))
     kinds = [type(line) for line in found["delta"]]
     assert kinds == [ProtocolLine, MetadataLine, SharedFile, SharedFile, SharedFile]
     for delta, parquet in zip(found["delta"][2:], found["parquet"][2:], strict=True):
@@ -254,7 +256,7 @@ async def test_the_matrix_of_response_formats(
         setattr(server.faults, fault, True)
     async with client_of(server, tmp_path, response_format=asked) as client:
         if format_found in ("parquet", "delta"):
-            async with client.send_query(TABLE, Query()) as answer:
+            async with client.send_query(TABLE, TableQuery()) as answer:
                 assert answer.form == format_found
                 assert answer.version == 3
                 async with aclosing(answer.parse_lines()) as lines:
@@ -290,7 +292,7 @@ async def test_an_answer_without_the_end_that_it_promises_is_transient(
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(None, TransientError), (503, TransientError), (400, Refused)]
+    ("status", "kind"), [(None, TransientError), (503, TransientError), (400, SharingRefused)]
 )
 async def test_an_answer_that_breaks_off_says_whether_to_come_back(
     server: ReferenceServer, tmp_path: Path, status: int | None, kind: type[Exception]

@@ -20,7 +20,7 @@ from tailer.sharing.auth import Authorization
 from tailer.sharing.client import SharingClient
 from tailer.sharing.model import Table
 from tailer.sharing.profile import leads_here, load_profile, parse_profile
-from tailer.sharing.query import Query
+from tailer.sharing.query import TableQuery
 from tailer.store.https import FileRange
 from tailer.store.shared.links import Origin
 from tailer.store.shared.ranges import CommitRange
@@ -35,7 +35,10 @@ PROTOCOL = b'{"protocol":{"minReaderVersion":1}}\n'
 
 
 async def lines_of(client: SharingClient) -> int:
-    async with client.send_query(TABLE, Query()) as answer, aclosing(answer.parse_lines()) as lines:
+    async with (
+        client.send_query(TABLE, TableQuery()) as answer,
+        aclosing(answer.parse_lines()) as lines,
+    ):
         return len([line async for line in lines])
 
 

@@ -12,8 +12,8 @@ from tailer.sharing.model import (
     EndOfStream,
     ErrorBody,
     Page,
-    Schema,
     Share,
+    ShareSchema,
     Table,
     encode_ndjson_line,
     parse_ndjson_line,
@@ -88,7 +88,7 @@ def test_names_survive_the_wire_and_optional_ids_stay_away() -> None:
     table = Table("t", "x", "s", "share-id", "table-id")
     assert Table.from_json(table.to_json()) == table
     assert Share("s").to_json() == {"name": "s"}
-    assert Schema.from_json({"name": "x", "share": "s", "more": 1}) == Schema("x", "s")
+    assert ShareSchema.from_json({"name": "x", "share": "s", "more": 1}) == ShareSchema("x", "s")
     with pytest.raises(TableError, match="without schema"):
         Table.from_json({"name": "t", "share": "s"})
 

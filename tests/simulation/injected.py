@@ -16,11 +16,11 @@ from msgspec import structs
 import tailer.feed.run
 import tailer.verify.repair
 from sinks.messages import in_flight as in_flight_requests
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TableError, TransientError
 from tailer.feed.publish import Publisher, Saver
-from tailer.feed.read import ReadOn
+from tailer.feed.read import Reader
 from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.network.clock import steady_now
 from tailer.offsets.conditional import Seen
@@ -165,7 +165,7 @@ def _kept_ahead(put: Any) -> None:
     real = tailer.feed.run.send_items  # type: ignore[attr-defined]  # replaced where it is called
 
     async def send_items(
-        context: ReadContext, start: Offset, last: int | None, emit: Emit, read: ReadOn
+        context: ReadContext, start: Offset, last: int | None, emit: Emit, read: Reader
     ) -> None:
         kept = ahead.pop(id(context.log), None)
         if kept is not None and kept.offset.position > start.position:
@@ -258,8 +258,8 @@ def _at_rest(put: Any) -> None:
 
 @_fault("requests in flight do not mind the rows' keys")
 def _no_lanes(put: Any) -> None:
-    def divide(messages: Messages, limits: Limits, in_flight: int) -> list[Any]:
-        return [in_flight_requests._Lane(messages, limits)] * in_flight
+    def divide(messages: Messages, limits: RequestLimits, in_flight: int) -> list[Any]:
+        return [in_flight_requests._RequestLane(messages, limits)] * in_flight
 
     put(in_flight_requests, "_divide", divide)
 
@@ -269,7 +269,7 @@ def _taken_early(put: Any) -> None:
     real = in_flight_requests.send_requests
 
     async def send_requests(
-        messages: Messages, limits: Limits, in_flight: int, send: Any, note_taken: Any
+        messages: Messages, limits: RequestLimits, in_flight: int, send: Any, note_taken: Any
     ) -> None:
         note_taken(len(messages))
         await real(messages, limits, in_flight, send, lambda _: None)

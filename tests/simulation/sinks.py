@@ -13,7 +13,7 @@ import anyio
 
 from sinks.formats.json_formats import keyed_settings
 from sinks.messages import in_flight
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from sinks.messages.sink import MessageSink
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import RowsRefused, TransientError
@@ -23,7 +23,7 @@ from tests.simulation.model import LEAVING, Row
 from tests.simulation.world import Process, World
 
 #: A message each, for a history has few events.
-_LIMITS, _IN_FLIGHT = Limits(messages=1, bytes=10**6), 3
+_LIMITS, _IN_FLIGHT = RequestLimits(messages=1, bytes=10**6), 3
 _METADATA = tuple(f.name for f in METADATA_FIELDS)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sinks.aws.answers import Refused
+from sinks.aws.answers import MessageRefused
 from sinks.aws.sink import AwsSink
 from sinks.aws.sqs import SqsSink, build_entries
 from sinks.messages.messages import parse_limit
@@ -109,7 +109,7 @@ class _Refusing:
             import pyarrow as pa
 
             await self.put(messages.take(pa.array(rest, pa.int64())))
-        return [(place, Refused(self.code, "not now")) for place in places]
+        return [(place, MessageRefused(self.code, "not now")) for place in places]
 
 
 async def test_only_what_was_refused_is_sent_again(

@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sinks.messages.in_flight import send_requests
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Messages, RequestLimits
 from tailer.changes import Offset
 from tailer.errors import RowsRefused, SinkRejected, TransientError
 from tailer.sink import make_sink
@@ -80,7 +80,7 @@ def test_every_schedule_keeps_the_order_of_each_key(
             sent.append(number)
 
     async def run() -> None:
-        limits = Limits(most, 10_000, one_key=one_key)
+        limits = RequestLimits(most, 10_000, one_key=one_key)
         await send_requests(messages, limits, in_flight, send, taken.append)
 
     failed = failing & set(range(len(keys)))
@@ -106,7 +106,7 @@ def test_no_request_is_sent_of_messages_of_which_one_is_too_large() -> None:
 
     async def run() -> None:
         messages = make_messages([b"a"] * 200, 200)
-        await send_requests(messages, Limits(10, 2), 4, send, lambda _: None)
+        await send_requests(messages, RequestLimits(10, 2), 4, send, lambda _: None)
 
     with pytest.raises(RowsRefused, match="the event 100 has 3 bytes, and at most 2"):
         asyncio.run(run())

@@ -15,7 +15,7 @@ import pika
 import psutil
 import pytest
 
-from sinks.messages.messages import Limits
+from sinks.messages.messages import RequestLimits
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import Sink, make_sink
@@ -185,7 +185,9 @@ async def test_a_message_that_is_too_large_is_refused(
     batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1_500_000}], version=7, last=True)
     with pytest.raises(SinkRejected, match=r"message size .* is larger than configured max size"):
         await write(new(options), batch)
-    monkeypatch.setattr("sinks.rabbitmq.sink._LIMITS", Limits(500, 1 << 22, message_bytes=1000))
+    monkeypatch.setattr(
+        "sinks.rabbitmq.sink._LIMITS", RequestLimits(500, 1 << 22, message_bytes=1000)
+    )
     with pytest.raises(SinkRejected, match=r"version 7: the event .* at most 1000 can be sent"):
         await write(new(options), batch)
     assert ids(rabbitmq_server, options["queue"]) == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from sinks.messages.messages import Limits
+from sinks.messages.messages import RequestLimits
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import Sink, make_sink
@@ -61,7 +61,7 @@ async def test_a_large_batch_is_written_in_pieces(
 async def test_an_event_that_is_too_large_is_named(
     redis_server: Redis, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.redis.stream.LIMITS", Limits(1000, 2000, message_bytes=1000))
+    monkeypatch.setattr("sinks.redis.stream.LIMITS", RequestLimits(1000, 2000, message_bytes=1000))
     batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1000}], version=7, last=True)
     with pytest.raises(SinkRejected, match=r"version 7: the event .* at most 1000 can be sent"):
         await write(new(options), batch)

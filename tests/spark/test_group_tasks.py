@@ -35,7 +35,7 @@ from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.shape.expressions import parse_condition, parse_select
 from tailer.shape.selection import Selection
 from tailer.spark.pipeline import group_task
-from tailer.spark.pipeline.cluster import Cluster, ClusterOptions, convert_error
+from tailer.spark.pipeline.cluster import ClusterOptions, SparkCluster, convert_error
 from tailer.spark.pipeline.run import ClusterDecoder
 from tailer.testing.table import TableBuilder
 from tests.feed.test_pair import POST, PRE, cdf_table, image
@@ -107,7 +107,7 @@ def read_feed(
         context = ReadContext.from_options(log, feed, progress, orders, lost)
         if cluster is not None:
             config = FeedConfig("feed", str(table), None, feed, SinkConfig("jsonl", {}))
-            decoder = ClusterDecoder(cast(Cluster, cluster), config)
+            decoder = ClusterDecoder(cast(SparkCluster, cluster), config)
             context = structs.replace(context, remote=decoder)
 
         async def send(emit: Emit) -> None:
@@ -436,7 +436,7 @@ def count_read(table: Path, feed: FeedOptions, cluster: Travelling | None) -> di
         if cluster is not None:
             config = FeedConfig("feed", str(table), None, feed, SinkConfig("jsonl", {}))
             context = structs.replace(
-                context, remote=ClusterDecoder(cast(Cluster, cluster), config)
+                context, remote=ClusterDecoder(cast(SparkCluster, cluster), config)
             )
 
         async def drop(_: FeedItem) -> None: ...

@@ -17,7 +17,7 @@ from tailer.config.feeds import load_config
 from tailer.spark import changes, foreach_batch
 from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.mirror import mirror_into
-from tailer.spark.pipeline.cluster import Cluster, ClusterOptions
+from tailer.spark.pipeline.cluster import ClusterOptions, SparkCluster
 from tailer.spark.pipeline.run import ClusterReaders
 from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
@@ -204,7 +204,7 @@ def test_a_mirror_is_looked_for_with_the_same_access(session: SparkSession) -> N
 def test_feeds_on_a_cluster_have_it_too(tmp_path: Path) -> None:
     (tmp_path / "tailer.toml").write_text(FEEDS)
     config = load_config(tmp_path / "tailer.toml")
-    readers = ClusterReaders(Cluster(ClusterOptions()))
+    readers = ClusterReaders(SparkCluster(ClusterOptions()))
     feeds, found = config.feeds, anyio.run(readers.complete_config, config).feeds
     having = {name for name, feed in found.items() if "access_key_id" in feed.store}
     assert having == {"cloud", "pattern"}

@@ -5,7 +5,7 @@ Nothing here reads or waits: the rows are there, and offsets are counted. The ru
 - The index of an offset counts every change of its version, in the order in which they are read,
   with those of files that are not read, which are counted as if they were delivered.
 - A version's last batch leads to the next version. So a crash after it does not repeat the version.
-- Without ``joins``, a version without changes gives one empty batch, which only moves the offset;
+- Without ``spans``, a version without changes gives one empty batch, which only moves the offset;
   so does one after whose last rows the table has other columns.
 
 A worked example: version 7 has 3 rows in file a and 2 in file b, version 8 has none. From (7, 0) on
@@ -23,11 +23,11 @@ from typing import NamedTuple
 import pyarrow as pa
 from msgspec import structs
 
-from tailer.changes import ChangeBatch, Offset, Part, Rows, concat_batches
+from tailer.changes import ChangeBatch, DecodedRows, Offset, Part, concat_batches
 from tailer.errors import OffsetError
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.counting import IndexFinder
-from tailer.feed.rows.span import Decoded, Version
+from tailer.feed.rows.span import DecodedEntries, Version
 
 
 class _End(NamedTuple):
@@ -38,6 +38,15 @@ class _End(NamedTuple):
     following: Offset
 
 
+class _Placed(NamedTuple):
+    """Entries with their offsets: the files that have rows, the ends of the versions behind the
+    last rows, and the offset behind all."""
+
+    parts: list[Part]
+    ends: list[_End]
+    at: Offset
+
+
 class BatchAssembler:
     """Makes the batches of a span that is read from the offset ``first`` on.
 
@@ -45,28 +54,42 @@ class BatchAssembler:
     """
 
     def __init__(
-        self, context: ReadContext, finder: IndexFinder, first: Offset, *, joins: bool
+        self, context: ReadContext, finder: IndexFinder, first: Offset, *, spans: bool
     ) -> None:
         self._context = context
         self._finder = finder
         self._first = first
-        self._joins = joins
+        self._spans = spans
         self._at: Offset | None = None
         self._made: list[ChangeBatch] = []
 
-    def add_step(self, decoded: Iterable[Decoded]) -> list[ChangeBatch]:
+    def add_step(self, decoded: Iterable[DecodedEntries]) -> list[ChangeBatch]:
         """Return the batches of what was decoded in one step, in order."""
         self._made = []
         for each in decoded:
             self._add_decoded(each)
-        return self._join_batches() if self._joins else self._made
+        return self._join_batches() if self._spans else self._made
 
-    def _add_decoded(self, decoded: Decoded) -> None:
+    def _add_decoded(self, decoded: DecodedEntries) -> None:
         if self._at is None:
             self._at = structs.replace(self._first, index=self._finder.index)
-        counted_by, at = self._context.counted_by, self._at
+        placed = self._place_entries(decoded, self._at)
+        ends = placed.ends
+        if decoded.rows is not None:
+            schema = placed.parts[-1].file.state.schema
+            while ends and ends[0].version.state.schema == schema:
+                ends.pop(0)
+            following = ends[0].at if ends else placed.at
+            self._made.append(self._build_batch(decoded.rows, placed.parts, following))
+        for end in ends:
+            self._end_version(end)
+        self._at = placed.at
+
+    def _place_entries(self, decoded: DecodedEntries, at: Offset) -> _Placed:
+        """Count the entries' changes from the offset ``at`` on."""
+        counted_by = self._context.counted_by
         parts: list[Part] = []
-        ends: list[_End] = []  # of the versions behind the last rows
+        ends: list[_End] = []
         row = 0
         for entry, count in decoded.counts:
             if entry.file is None:
@@ -86,16 +109,9 @@ class BatchAssembler:
                 ends = []
                 at = at.advanced_by(count, counted_by)
                 row += count
-        if decoded.rows is not None:
-            schema = parts[-1].file.state.schema
-            while ends and ends[0].version.state.schema == schema:
-                ends.pop(0)
-            self._made.append(self._build_batch(decoded.rows, parts, ends[0].at if ends else at))
-        for end in ends:
-            self._end_version(end)
-        self._at = at
+        return _Placed(parts, ends, at)
 
-    def _build_batch(self, rows: Rows, parts: list[Part], following: Offset) -> ChangeBatch:
+    def _build_batch(self, rows: DecodedRows, parts: list[Part], following: Offset) -> ChangeBatch:
         file = parts[-1].file
         if file.kept is not None:  # what is written need not be kept too
             file = structs.replace(file, kept=())
@@ -126,7 +142,7 @@ class BatchAssembler:
         last = self._made[-1] if self._made else None
         # A commit that changes columns may only take rows away, and those have the columns before.
         if last is None or not (
-            (self._joins or last.version == version.number)
+            (self._spans or last.version == version.number)
             and last.state.schema == version.state.schema
         ):
             self._made.append(self._build_empty_batch(version, at, following))

@@ -28,7 +28,7 @@ from functools import partial
 import pyarrow as pa
 from msgspec import structs
 
-from tailer.changes import ChangeFile, Rows
+from tailer.changes import ChangeFile, DecodedRows
 from tailer.compare.row_cache import iterate_kept_rows
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.row_order import keep_pairs_whole
@@ -37,7 +37,7 @@ from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.fetch import Fetched, fetch_blocking
-from tailer.feed.rows.span import Decoded, SpanEntry, Step
+from tailer.feed.rows.span import DecodedEntries, DecodedStep, SpanEntry
 
 #: A file of so few rows and encoded bytes takes no longer than a hop into a thread.
 _QUICK_ROWS = 100
@@ -58,8 +58,8 @@ class SpanDecoder:
         self._group = group
         self._skip = skip
         self._rest = self._decode_group()
-        self._held: Decoded | None = None  # did not fit into the step before
-        self._read = Step()  # what was read since that step
+        self._held: DecodedEntries | None = None  # did not fit into the step before
+        self._read = DecodedStep()  # what was read since that step
         self._error: Exception | None = None
 
     def is_quick(self) -> bool:
@@ -73,11 +73,11 @@ class SpanDecoder:
         rows = file.logged_rows()
         return file.size <= _QUICK_BYTES and rows is not None and rows <= _QUICK_ROWS
 
-    def decode_step(self) -> Step:
+    def decode_step(self) -> DecodedStep:
         """Decode the next step. Not to be called after the last one."""
         if self._error is not None:
             raise self._error
-        step, rows = Step(), 0
+        step, rows = DecodedStep(), 0
         bounds = self._context.decode
         try:
             while (decoded := self._held or next(self._rest, None)) is not None:
@@ -100,7 +100,7 @@ class SpanDecoder:
                 raise
             self._error = e
         step.files_read, step.bytes_read = self._read.files_read, self._read.bytes_read
-        self._read = Step()
+        self._read = DecodedStep()
         return step
 
     @property
@@ -115,7 +115,7 @@ class SpanDecoder:
         for entry in self._group:
             entry.close()
 
-    def _decode_group(self) -> Generator[Decoded]:
+    def _decode_group(self) -> Generator[DecodedEntries]:
         at = 0
         while at < len(self._group):
             end = self._find_small_end(at)
@@ -126,9 +126,9 @@ class SpanDecoder:
             entry = self._group[at]
             at += 1
             if entry.file is None:
-                yield Decoded([(entry, 0)])
+                yield DecodedEntries([(entry, 0)])
             elif entry.is_unread:
-                yield Decoded([(entry, entry.file.logged_rows() or 0)])
+                yield DecodedEntries([(entry, entry.file.logged_rows() or 0)])
             else:
                 yield from self._decode_file(entry, entry.file, entry.opened)
 
@@ -152,7 +152,7 @@ class SpanDecoder:
 
     def _decode_file(
         self, entry: SpanEntry, file: ChangeFile, opened: Fetched | None
-    ) -> Iterator[Decoded]:
+    ) -> Iterator[DecodedEntries]:
         left_out = LeftOut(partial(self._context.unread.find_row_groups, file))
         if file.kept is not None:  # finding the changes has decoded them
             found = iterate_kept_rows(file, self._skip)
@@ -160,17 +160,17 @@ class SpanDecoder:
             found = self._decode_rows(opened or self._open_file(file), left_out, entry.part)
         for rows in found:
             if left_out.count:
-                yield Decoded([(entry, left_out.count)])
+                yield DecodedEntries([(entry, left_out.count)])
                 left_out.count = 0
-            yield Decoded([(entry, rows.batch.num_rows)], rows)
+            yield DecodedEntries([(entry, rows.batch.num_rows)], rows)
         if left_out.count:
-            yield Decoded([(entry, left_out.count)])
+            yield DecodedEntries([(entry, left_out.count)])
         if entry.part is None or entry.part.is_last:
             self._count_read_files([file])
 
     def _decode_rows(
         self, opened: Fetched, left_out: LeftOut, part: ByteRange | None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[DecodedRows]:
         file, context = opened.file, self._context
         with opened.source:
             rows = decode_file(
@@ -180,7 +180,7 @@ class SpanDecoder:
                 context.decode,
                 self._skip,
                 part,
-                shapes=context.shapes,
+                layouts=context.layouts,
                 left_out=left_out,
             )
             is_plain_cdc = file.change_type is None and file.kinds is None
@@ -191,7 +191,7 @@ class SpanDecoder:
         assert blocking_files is not None  # or the file was opened before
         return fetch_blocking(blocking_files, file, self._context.decode.on_read)
 
-    def _make_valid(self, rows: Rows) -> Rows:
+    def _make_valid(self, rows: DecodedRows) -> DecodedRows:
         if rows.utf8:
             return rows
         valid = self._context.texts.make_valid(rows.batch)
@@ -201,7 +201,7 @@ class SpanDecoder:
         self._read.files_read += len(files)
         self._read.bytes_read += sum(file.size or 0 for file in files)
 
-    def _decode_small_files(self, entries: Sequence[SpanEntry]) -> Iterator[Decoded]:
+    def _decode_small_files(self, entries: Sequence[SpanEntry]) -> Iterator[DecodedEntries]:
         """Decode small files, of which the first entry is one, in as few goes as possible."""
         assert self._small is not None
         files: list[ChangeFile] = []
@@ -227,13 +227,13 @@ class SpanDecoder:
                 of_entry = [
                     (e, 0 if e.file is None else next(each)) for e in entries[places[first] : last]
                 ]
-                yield Decoded(of_entry, rows)
+                yield DecodedEntries(of_entry, rows)
                 self._count_read_files(files[first:done])
                 continue
             of_file = iter(contents[first:done])
             for entry in entries[places[first] : last]:
                 if entry.file is None:
-                    yield Decoded([(entry, 0)])
+                    yield DecodedEntries([(entry, 0)])
                 else:
                     source = pa.BufferReader(next(of_file))
                     yield from self._decode_file(

@@ -48,7 +48,7 @@ class _WaitingBytes:
         await self._changed.wait()
 
 
-class _Lane(Generic[Chunk]):
+class _GroupLane(Generic[Chunk]):
     """The chunks of one group that wait for their turn."""
 
     def __init__(self, waiting: _WaitingBytes, weigh: Callable[[Chunk], int]) -> None:
@@ -97,10 +97,10 @@ async def decode_in_lanes(
     raised unchanged, after the chunks before it were used.
     """
     # Besides those that wait here, one lane is used, and one is begun and not yet sent.
-    send, receive = anyio.create_memory_object_stream[_Lane[Chunk]](at_once - 2)
+    send, receive = anyio.create_memory_object_stream[_GroupLane[Chunk]](at_once - 2)
     waiting = _WaitingBytes()
 
-    async def one(group: Group, lane: _Lane[Chunk]) -> None:
+    async def one(group: Group, lane: _GroupLane[Chunk]) -> None:
         try:
             await decode(group, lane.put_chunk)
         except Exception as e:  # noqa: BLE001 - raised in its turn
@@ -110,12 +110,12 @@ async def decode_in_lanes(
 
     async def begin() -> None:
         async with send:
-            lane = _Lane(waiting, weigh)
+            lane = _GroupLane(waiting, weigh)
             try:
                 async for group in groups:
                     tasks.start_soon(one, group, lane)
                     await send.send(lane)  # there is room when those before it were used
-                    lane = _Lane(waiting, weigh)
+                    lane = _GroupLane(waiting, weigh)
             except Exception as e:  # noqa: BLE001 - raised after the groups before it
                 lane.mark_end(e)
                 await send.send(lane)

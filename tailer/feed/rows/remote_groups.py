@@ -23,10 +23,10 @@ from tailer.errors import ungrouping
 from tailer.feed.read_context import ReadContext, RemoteDecoder
 from tailer.feed.rows.files import SpanFiles, open_files
 from tailer.feed.rows.group_lanes import LANES, Use, decode_in_lanes
-from tailer.feed.rows.span import SpanEntry, Step
+from tailer.feed.rows.span import DecodedStep, SpanEntry
 
 #: Decodes a group, and gives its steps.
-Decode: TypeAlias = Callable[[list[SpanEntry], Use[Step]], Awaitable[None]]
+Decode: TypeAlias = Callable[[list[SpanEntry], Use[DecodedStep]], Awaitable[None]]
 
 
 async def decode_remotely(
@@ -34,18 +34,18 @@ async def decode_remotely(
     remote: RemoteDecoder,
     groups: SpanFiles,
     decode: Decode,
-    use: Use[Step],
+    use: Use[DecodedStep],
 ) -> None:
     """Decode the groups of a span, and use their steps in order. ``decode`` decodes a group in this
     process."""
 
-    async def decode_here(group: list[SpanEntry], use: Use[Step]) -> None:
+    async def decode_here(group: list[SpanEntry], use: Use[DecodedStep]) -> None:
         error = await open_files(context, group)
         await decode(group, use)
         if error is not None:
             raise error
 
-    async def decode_there(group: list[SpanEntry], use: Use[Step]) -> None:
+    async def decode_there(group: list[SpanEntry], use: Use[DecodedStep]) -> None:
         await remote.decode_group(context, group, use)
 
     async def all_groups() -> AsyncIterator[list[SpanEntry]]:
@@ -81,7 +81,7 @@ async def _share_groups(
     decode_here: Decode,
     decode_there: Decode,
     remote: RemoteDecoder,
-    use: Use[Step],
+    use: Use[DecodedStep],
 ) -> None:
     """Decode each group in the slot that is free first. A slot is the function that decodes."""
     free_slot, slots = anyio.create_memory_object_stream[Decode](math.inf)
@@ -90,7 +90,7 @@ async def _share_groups(
         for _ in range(await remote.start()):
             free_slot.send_nowait(decode_there)
 
-    async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
+    async def decode(group: list[SpanEntry], use: Use[DecodedStep]) -> None:
         if any(entry.file is not None and entry.file.kept is not None for entry in group):
             await decode_here(group, use)
             return

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from tailer.changes import ChangeFile, Offset, Rows
+from tailer.changes import ChangeFile, DecodedRows, Offset
 from tailer.decode.byte_range import ByteRange
 from tailer.delta.snapshot import TableState
 from tailer.feed.rows.fetch import Fetched
@@ -115,20 +115,20 @@ class SpanEntry(Struct, eq=False):
             self.opened.source.close()
 
 
-class Decoded(Struct, frozen=True):
+class DecodedEntries(Struct, frozen=True):
     """Consecutive entries of a span, each with the number of its changes that are meant here, and
     the rows of all of them; None if they have none: a file that is not read, row groups that are
     left out, the end of a version."""
 
     counts: list[tuple[SpanEntry, int]]
-    rows: Rows | None = None
+    rows: DecodedRows | None = None
 
 
-class Step(Struct):
+class DecodedStep(Struct):
     """What one step decodes. ``size`` are the bytes of all rows; ``files_read`` and ``bytes_read``
     the number and the size of the files that were read to their ends."""
 
-    decoded: list[Decoded] = field(default_factory=list)
+    decoded: list[DecodedEntries] = field(default_factory=list)
     size: int = 0
     files_read: int = 0
     bytes_read: int = 0

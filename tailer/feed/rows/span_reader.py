@@ -36,40 +36,40 @@ from tailer.feed.rows.decoding import SpanDecoder
 from tailer.feed.rows.files import GROUP_BYTES, DecodedBy, SpanFiles
 from tailer.feed.rows.group_lanes import Use, decode_in_lanes
 from tailer.feed.rows.remote_groups import Decode, decode_remotely
-from tailer.feed.rows.span import Span, SpanEntry, Step
+from tailer.feed.rows.span import DecodedStep, Span, SpanEntry
 from tailer.process.threads import run_blocking
 
 _TINY_BYTES = 8 * 1024
 
 
-async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins: bool) -> None:
+async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, spans: bool) -> None:
     """Read the batches of a span. The last one leads to the version after the last one.
 
-    ``joins``: rows of several files and versions come as one batch; else each batch is of one file,
+    ``spans``: rows of several files and versions come as one batch; else each batch is of one file,
     and a version without changes gives one empty batch.
     """
     finder = context.make_finder(span.first)
-    assembler = BatchAssembler(context, finder, span.first, joins=joins)
+    assembler = BatchAssembler(context, finder, span.first, spans=spans)
 
-    async def use(step: Step) -> None:
+    async def use(step: DecodedStep) -> None:
         for batch in assembler.add_step(step.decoded):
             await emit(batch)
         context.observer.count_fetched(step.files_read, step.bytes_read)
 
     try:
-        await decode_span(context, span, finder, use, joins=joins)
+        await decode_span(context, span, finder, use, spans=spans)
     except TableError as e:
         e.at(table=context.log.store.root)
         raise
 
 
 async def decode_span(
-    context: ReadContext, span: Span, finder: IndexFinder, use: Use[Step], *, joins: bool
+    context: ReadContext, span: Span, finder: IndexFinder, use: Use[DecodedStep], *, spans: bool
 ) -> None:
     """Decode the files of a span, and use the steps in their order."""
-    small = SmallFiles(context.decode, context.shapes) if joins else None
+    small = SmallFiles(context.decode, context.layouts) if spans else None
 
-    async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
+    async def decode(group: list[SpanEntry], use: Use[DecodedStep]) -> None:
         decoder = SpanDecoder(context, small, group, finder.skip)
         in_place = decoder.is_quick()
         try:
@@ -102,7 +102,7 @@ def _take_turns(decode: Decode) -> Decode:
     """Return what decodes as ``decode`` does, but one tiny group at a time."""
     turns = anyio.Lock()
 
-    async def in_turn(group: list[SpanEntry], use: Use[Step]) -> None:
+    async def in_turn(group: list[SpanEntry], use: Use[DecodedStep]) -> None:
         async with turns if _is_tiny(group) else nullcontext():
             await decode(group, use)
 

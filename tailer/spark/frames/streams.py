@@ -27,7 +27,7 @@ from tailer.spark.frames.changes import SparkReader, check_spark_reader, frame_o
 from tailer.spark.frames.compiled import java_session, maker_of
 from tailer.spark.orders import Order
 from tailer.spark.source.counts import count_rows
-from tailer.spark.source.planning import Budget, Planner
+from tailer.spark.source.planning import BatchBudget, StreamPlanner
 from tailer.spark.source.reader import ChangeStreamReader
 
 if TYPE_CHECKING:
@@ -149,9 +149,11 @@ class _Planner:
                 return ""
             case "plan":
                 return self._plan_batch(reader, about)
-        budget = Budget()
+        budget = BatchBudget()
         if name == "end_of_batch":
-            budget = Budget(options.max_files, options.max_bytes, versions=options.max_versions)
+            budget = BatchBudget(
+                options.max_files, options.max_bytes, versions=options.max_versions
+            )
         return json.dumps(reader.run(reader.end_of_batch, json.loads(about), budget))
 
     def _plan_batch(self, reader: ChangeStreamReader, about: str) -> str:
@@ -199,5 +201,5 @@ class _Planner:
         implements = ("java.util.function.BiFunction",)
 
 
-async def _count_rows(planner: Planner, orders: list[Order]) -> int:
+async def _count_rows(planner: StreamPlanner, orders: list[Order]) -> int:
     return await count_rows(planner.log.store, orders)

@@ -21,7 +21,7 @@ from tailer.spark.frames.spark_reader import READ_OPTIONS
 from tailer.spark.hadoop_store import FoundFile, HadoopStore
 from tailer.spark.mapped_tasks import map_in_arrow
 from tailer.spark.source.counts import files_of
-from tailer.spark.source.driver import Query, TaskPartition
+from tailer.spark.source.driver import StreamQuery, TaskPartition
 from tailer.store import FileStatus, Found, Store
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class TaskFiles(Store):
 def rows_of_carried_tasks(
     spark: SparkSession,
     store: HadoopStore,
-    query: Query,
+    query: StreamQuery,
     tasks: Sequence[TaskPartition],
 ) -> DataFrame:
     """Return the rows of these tasks: each is a partition of the frame, with its files.

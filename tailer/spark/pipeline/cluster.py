@@ -72,7 +72,7 @@ class ClusterOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
-class Cluster:
+class SparkCluster:
     """The session, once a feed needs it."""
 
     def __init__(self, options: ClusterOptions) -> None:

@@ -18,9 +18,9 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 from msgspec import Struct, structs
 
-from tailer.changes import ChangeFile, Rows
+from tailer.changes import ChangeFile, DecodedRows
 from tailer.decode.options import DecodeOptions
-from tailer.decode.output import Shapes
+from tailer.decode.output import FileLayouts
 from tailer.decode.rows import Skip
 from tailer.decode.small_files import SmallFiles
 from tailer.errors import TailerError, healing
@@ -30,7 +30,7 @@ from tailer.feed.progress import Observer
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.decoding import SpanDecoder
 from tailer.feed.rows.files import open_files
-from tailer.feed.rows.span import Decoded, SpanEntry, Step
+from tailer.feed.rows.span import DecodedEntries, DecodedStep, SpanEntry
 from tailer.log.table import TableLog
 from tailer.shape.columns import TableColumns
 from tailer.spark.options import SourceOptions
@@ -43,7 +43,7 @@ SENT_BYTES_MAX = 64 * 1024 * 1024
 _WRITE = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-class Counts(Observer):
+class TaskObserver(Observer):
     """What a task has read and met, which the driver counts as its own. ``error`` is what it ended
     with, after all that it has sent."""
 
@@ -78,24 +78,24 @@ class Counts(Observer):
 
 
 class PackedStep(Struct, frozen=True):
-    """A step without its entries: for each :class:`Decoded` the places of its entries with their
-    counts, and its rows, packed."""
+    """A step without its entries: for each :class:`DecodedEntries` the places of its entries with
+    their counts, and its rows, packed."""
 
     decoded: list[tuple[list[tuple[int, int]], bytes | None]]
     size: int
     files_read: int
     bytes_read: int
 
-    def unpack(self, group: Sequence[SpanEntry]) -> Step:
+    def unpack(self, group: Sequence[SpanEntry]) -> DecodedStep:
         """Return the step, with the entries of the group at these places."""
         decoded = [
-            Decoded(
+            DecodedEntries(
                 [(group[place], count) for place, count in counts],
                 None if rows is None else _unpack_rows(rows),
             )
             for counts, rows in self.decoded
         ]
-        return Step(decoded, self.size, self.files_read, self.bytes_read)
+        return DecodedStep(decoded, self.size, self.files_read, self.bytes_read)
 
 
 class Rest(Struct, frozen=True):
@@ -108,7 +108,7 @@ class Rest(Struct, frozen=True):
 
 #: What a task sends: steps, and what is left of its group or, of a comparison, the files; and at
 #: last its counts.
-Sent = PackedStep | Rest | list[ChangeFile] | Counts
+Sent = PackedStep | Rest | list[ChangeFile] | TaskObserver
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class TableReader:
     decode: DecodeOptions
     columns: TableColumns = field(repr=False)
 
-    async def open_context(self, log: TableLog, counts: Counts) -> ReadContext:
+    async def open_context(self, log: TableLog, counts: TaskObserver) -> ReadContext:
         """Return the feed's own context, on this machine."""
         context = ReadContext.from_options(log, self.feed, counts, columns=self.columns)
         decode = structs.replace(self.decode, on_read=counts.count_read_bytes)
         texts = context.texts.reporting_to(counts.note_replaced_texts)
-        return structs.replace(context, decode=decode, shapes=Shapes(decode), texts=texts)
+        return structs.replace(context, decode=decode, layouts=FileLayouts(decode), texts=texts)
 
 
 @dataclass(frozen=True)
@@ -142,12 +142,14 @@ class GroupTask:
         """Yield what is sent, each pickled."""
         return _send_all(self.reader, self._decode)
 
-    def _decode(self, portal: BlockingPortal, log: TableLog, counts: Counts) -> Iterator[Sent]:
+    def _decode(
+        self, portal: BlockingPortal, log: TableLog, counts: TaskObserver
+    ) -> Iterator[Sent]:
         group = list(self.group)
         places = {id(entry): place for place, entry in enumerate(group)}
         context = portal.call(self.reader.open_context, log, counts)
         error = portal.call(open_files, context, group)
-        small = SmallFiles(context.decode, context.shapes) if self.reader.feed.spans else None
+        small = SmallFiles(context.decode, context.layouts) if self.reader.feed.spans else None
         decoder = SpanDecoder(context, small, group, Skip(self.skip))
         sent = {id(entry): 0 for entry in group} | {id(group[0]): self.skip}
         size = 0
@@ -197,7 +199,9 @@ class CompareTask:
         """Yield what is sent, each pickled."""
         return _send_all(self.reader, self._compare)
 
-    def _compare(self, portal: BlockingPortal, log: TableLog, counts: Counts) -> Iterator[Sent]:
+    def _compare(
+        self, portal: BlockingPortal, log: TableLog, counts: TaskObserver
+    ) -> Iterator[Sent]:
         reader, diff = self.reader, self.reader.feed.diff
         decode = structs.replace(reader.decode, on_read=counts.count_read_bytes)
         if diff.spill_folder is not None and not os.access(diff.spill_folder, os.W_OK):
@@ -211,10 +215,10 @@ class CompareTask:
 
 
 def _send_all(
-    reader: TableReader, work: Callable[[BlockingPortal, TableLog, Counts], Iterator[Sent]]
+    reader: TableReader, work: Callable[[BlockingPortal, TableLog, TaskObserver], Iterator[Sent]]
 ) -> Iterator[bytes]:
     """Yield what a task's work sends, then its counts with its error, each pickled."""
-    counts = Counts()
+    counts = TaskObserver()
     try:
         with (
             healing(f"{reader.source.table}: a task can't go on"),
@@ -234,7 +238,7 @@ def load_sent(sent: bytes) -> Sent:
     return found  # type: ignore[no-any-return]
 
 
-def _pack_step(step: Step, places: dict[int, int]) -> PackedStep:
+def _pack_step(step: DecodedStep, places: dict[int, int]) -> PackedStep:
     decoded = [
         (
             [(places[id(entry)], count) for entry, count in each.counts],
@@ -245,7 +249,7 @@ def _pack_step(step: Step, places: dict[int, int]) -> PackedStep:
     return PackedStep(decoded, step.size, step.files_read, step.bytes_read)
 
 
-def _pack_rows(rows: Rows) -> bytes:
+def _pack_rows(rows: DecodedRows) -> bytes:
     """Pack rows, and what belongs to each of them, into two Arrow streams."""
     besides = {"positions": rows.positions}
     if rows.row_ids is not None:
@@ -258,9 +262,9 @@ def _pack_rows(rows: Rows) -> bytes:
     return packed
 
 
-def _unpack_rows(packed: bytes) -> Rows:
+def _unpack_rows(packed: bytes) -> DecodedRows:
     source = pa.BufferReader(packed)
     # To its end, because the second stream begins there.
     (batch,), (besides,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
     ids = besides.column("row_ids") if "row_ids" in besides.schema.names else None
-    return Rows(batch, besides.column("positions"), ids, utf8=True)
+    return DecodedRows(batch, besides.column("positions"), ids, utf8=True)

@@ -19,23 +19,23 @@ from tailer.config.feeds import Config, FeedConfig
 from tailer.config.readers import Readers
 from tailer.delta.commit import Commit
 from tailer.errors import TransientError
-from tailer.feed.read import ItemSender, ReadOn, read_in_process
+from tailer.feed.read import ItemSender, Reader, read_in_process
 from tailer.feed.read_context import ReadContext, RemoteDecoder
-from tailer.feed.rows.span import SpanEntry, Step
+from tailer.feed.rows.span import DecodedStep, SpanEntry
 from tailer.plan.rules import Rewrite
 from tailer.process.threads import run_blocking
 from tailer.spark.hadoop_access import is_hadoop_address
 from tailer.spark.hadoop_store import HadoopStore, find_hadoop_address
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import rewrite_order
-from tailer.spark.pipeline.cluster import Cluster
+from tailer.spark.pipeline.cluster import SparkCluster
 from tailer.spark.pipeline.group_task import (
     CompareTask,
-    Counts,
     GroupTask,
     PackedStep,
     Rest,
     TableReader,
+    TaskObserver,
     load_sent,
 )
 from tailer.spark.session_access import session_access
@@ -47,7 +47,7 @@ _LANES_MAX = 9
 class ClusterReaders(Readers):
     """Read each feed's table with a cluster's help."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SparkCluster) -> None:
         self._cluster = cluster
 
     async def complete_config(self, config: Config) -> Config:
@@ -61,7 +61,7 @@ class ClusterReaders(Readers):
                 feeds[name] = replace(feed, store={**access.options, **feed.store})
         return replace(config, feeds=feeds)
 
-    def make_reader(self, feed: FeedConfig) -> ReadOn:
+    def make_reader(self, feed: FeedConfig) -> Reader:
         async def read(context: ReadContext, sender: ItemSender, last: int | None) -> None:
             if not isinstance(context.log.store, HadoopStore):  # whose files tasks can't reach
                 decoder = ClusterDecoder(self._cluster, feed)
@@ -74,7 +74,7 @@ class ClusterReaders(Readers):
 class ClusterDecoder(RemoteDecoder):
     """Decodes the files of a feed's table by tasks of a cluster."""
 
-    def __init__(self, cluster: Cluster, feed: FeedConfig) -> None:
+    def __init__(self, cluster: SparkCluster, feed: FeedConfig) -> None:
         self.group_bytes = cluster.options.partition_bytes_max
         self.here_bytes_max = cluster.options.driver_bytes_max
         self.lanes_max = _LANES_MAX
@@ -86,7 +86,10 @@ class ClusterDecoder(RemoteDecoder):
         return min(_LANES_MAX, 2 * await self._cluster.warm_up() + 1)
 
     async def decode_group(
-        self, context: ReadContext, group: list[SpanEntry], use: Callable[[Step], Awaitable[None]]
+        self,
+        context: ReadContext,
+        group: list[SpanEntry],
+        use: Callable[[DecodedStep], Awaitable[None]],
     ) -> None:
         reader = self._make_table_reader(context)
         rest: Rest | None = Rest(0, 0)
@@ -130,7 +133,7 @@ class ClusterDecoder(RemoteDecoder):
 
 def _take_end(end: object, context: ReadContext) -> None:
     """Take what a task sends last: what it has counted, and an error."""
-    if not isinstance(end, Counts):
+    if not isinstance(end, TaskObserver):
         raise TransientError("Spark's connection was cut off within the results of a task")
     end.add_to(context)
     if end.error is not None:

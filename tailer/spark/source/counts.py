@@ -15,7 +15,7 @@ from tailer.store import Store
 _AT_ONCE = 16
 
 
-class Counts:
+class FooterCounts:
     """Counts the changes of files from their footers, because the log's counts are hints.
 
     The counts of the latest version are kept for the next batch, which may begin in it.

@@ -35,9 +35,9 @@ from tailer.spark.python import use_this_python
 from tailer.spark.session_access import offer_session_access, session_access
 from tailer.spark.session_zone import tell_session_zone
 from tailer.spark.source.catalog import in_catalog, kept_options, own_options, with_options
-from tailer.spark.source.driver import Query, TaskPartition, plan_once, tasks_of
+from tailer.spark.source.driver import StreamQuery, TaskPartition, plan_once, tasks_of
 from tailer.spark.source.empty_profiles import drop_empty_profiles
-from tailer.spark.source.planning import Planner
+from tailer.spark.source.planning import StreamPlanner
 from tailer.spark.source.reader import ClassicStreamReader, make_refusing_reader
 from tailer.spark.types import change_schema
 
@@ -164,10 +164,10 @@ class TailerSource(DataSource):
         """Return the reader for ``spark.read``."""
         return ChangeReader(self._make_query(schema))
 
-    def _make_query(self, schema: StructType) -> Query:
+    def _make_query(self, schema: StructType) -> StreamQuery:
         arrow_schema = self._make_arrow_schema(schema)
         options, target = self._check_query()
-        return Query(options, target, schema, arrow_schema)
+        return StreamQuery(options, target, schema, arrow_schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader for ``spark.readStream``, as far as this Spark supports it.
@@ -201,7 +201,7 @@ def _stream_kind() -> type[ChangeStreamReader]:
     return LimitedStreamReader
 
 
-async def _find_target(planner: Planner) -> QueryTarget:
+async def _find_target(planner: StreamPlanner) -> QueryTarget:
     """Return the state whose schema the query has, and its version."""
     options, log = planner.options, planner.log
     snapshot = await log.load_snapshot(
@@ -234,7 +234,7 @@ def _check_names(options: SourceOptions, names: Sequence[str]) -> None:
             )
 
 
-async def _last_version(planner: Planner) -> int:
+async def _last_version(planner: StreamPlanner) -> int:
     """Return the last version of a query, as it is now: the newest, unless it asks for another."""
     ending = planner.options.ending
     if ending is not None and not ending.isdigit():
@@ -252,7 +252,7 @@ class ChangeReader(DataSourceReader):
     has come since it was planned.
     """
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: StreamQuery) -> None:
         if query.options.start is None or query.options.start_offset is not None:
             raise ConfigError(
                 "a batch read needs startingVersion or startingTimestamp; a stream does not"
@@ -273,7 +273,7 @@ class ChangeReader(DataSourceReader):
         return plan_once(self.options, self._plan_read)[:2]
 
     async def _plan_read(
-        self, planner: Planner
+        self, planner: StreamPlanner
     ) -> tuple[list[Order], tuple[Removal, ...], Offset | None]:
         """Return the orders, the column mapping removals, and where a later read continues."""
         last = await _last_version(planner)
@@ -288,20 +288,20 @@ class ChangeReader(DataSourceReader):
         return ending is None or (ending.isdigit() and int(ending) > last)
 
     async def _gather_orders(
-        self, planner: Planner, first: Offset, last: int
+        self, planner: StreamPlanner, first: Offset, last: int
     ) -> tuple[list[Order], tuple[Removal, ...]]:
         schema = planner.query_schema(self.query.target, stream=False)
         return await planner.gather_work(first, Offset(last + 1), schema, same_table=False)
 
     async def _plan_later(
-        self, planner: Planner, first: Offset
+        self, planner: StreamPlanner, first: Offset
     ) -> tuple[list[Order], tuple[Removal, ...]]:
         """Return the orders of what has come since the frame was planned."""
         if not await planner.log.has_commit(first.version):
             return [], ()
         return await self._gather_orders(planner, first, await _last_version(planner))
 
-    async def _find_first(self, planner: Planner, last: int) -> Offset:
+    async def _find_first(self, planner: StreamPlanner, last: int) -> Offset:
         start, table = self.options.start or "", planner.log.store.root
         match start:
             case "latest":

@@ -21,7 +21,7 @@ from tailer.log.table import TableLog
 from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import QueryTarget, SourceOptions
 from tailer.spark.orders import Order, pack_orders
-from tailer.spark.source.planning import Planner
+from tailer.spark.source.planning import StreamPlanner
 from tailer.spark.table_store import store_portal
 from tailer.store import Store
 
@@ -52,7 +52,7 @@ class TaskPartition(InputPartition):
         return f"TaskPartition({len(self.orders)} orders)"
 
 
-class Query(NamedTuple):
+class StreamQuery(NamedTuple):
     """A query: its checked options, the state whose schema its rows have, and that schema with the
     metadata columns. Picklable."""
 
@@ -107,7 +107,7 @@ class Driver:
         self._open = ExitStack()
         self._portal, store = self._open.enter_context(store_portal(options))
         log = TableLog(store)
-        self._planner = Planner(log, options)
+        self._planner = StreamPlanner(log, options)
 
     def run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Run ``work(planner, *arguments)`` in the event loop."""

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import SourceOptions
-from tailer.spark.source.planning import Budget
+from tailer.spark.source.planning import BatchBudget
 from tailer.spark.source.reader import ChangeStreamReader
 
 
@@ -45,12 +45,12 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
         return self.newest_offset()
 
 
-def budget_of(limit: ReadLimit, options: SourceOptions) -> Budget:
+def budget_of(limit: ReadLimit, options: SourceOptions) -> BatchBudget:
     """Return what Spark's limit admits. Except for "everything", it also respects the query's own
     limits of bytes and versions."""
     if isinstance(limit, ReadAllAvailable):
-        return Budget()
-    budget = Budget(bytes=options.max_bytes, versions=options.max_versions)
+        return BatchBudget()
+    budget = BatchBudget(bytes=options.max_bytes, versions=options.max_versions)
     match limit:
         case ReadMaxFiles():
             budget.files = limit.max_files

@@ -64,7 +64,7 @@ from tailer.plan.live_files import LiveFiles
 from tailer.plan.rules import choose_snapshot_order, plan_snapshot
 from tailer.spark.options import QueryTarget, SourceOptions
 from tailer.spark.orders import FAN_OUT, FileOrder, Order, fan_out, rewrite_order
-from tailer.spark.source.counts import Counts
+from tailer.spark.source.counts import FooterCounts
 from tailer.spark.source.planned_version import Planned
 from tailer.spark.source.query_schema import QuerySchema
 
@@ -73,7 +73,7 @@ _KEPT_MAX = 10_000
 
 
 @dataclass(slots=True)
-class Budget:
+class BatchBudget:
     """What a batch may still take; None: no limit. The first file is always taken."""
 
     files: int | None = None
@@ -115,14 +115,14 @@ class _Admitted(NamedTuple):
     whole: bool
 
 
-class Planner:
+class StreamPlanner:
     """Plans the changes of one table for one query."""
 
     def __init__(self, log: TableLog, options: SourceOptions) -> None:
         self.log = log
         self.options = options
         self._live = LiveFiles()
-        self._counts = Counts(log.store)
+        self._counts = FooterCounts(log.store)
         self._counted_by = options.counting_id()
         self._schema: QuerySchema | None = None
         self._left_out: set[int] = set()
@@ -219,7 +219,7 @@ class Planner:
         return await self.log.latest_version()
 
     async def advance(
-        self, start: Offset, last: int, budget: Budget, schema: QuerySchema | None
+        self, start: Offset, last: int, budget: BatchBudget, schema: QuerySchema | None
     ) -> Offset:
         """Return how far a batch from ``start`` goes: to ``last``, or as far as the budget allows.
 
@@ -267,7 +267,7 @@ class Planner:
             async for planned in versions:
                 yield planned
 
-    async def _admit_version(self, planned: Planned, budget: Budget) -> _Admitted:
+    async def _admit_version(self, planned: Planned, budget: BatchBudget) -> _Admitted:
         """Take what fits of a version into the batch."""
         if planned.rewrite is not None:
             count, size = planned.rewrite.files, planned.rewrite.cost
@@ -298,7 +298,7 @@ class Planner:
         }
         return RemoveFile in kinds and (options.skip_change_commits or AddFile not in kinds)
 
-    async def _admit_files(self, planned: Planned, budget: Budget) -> _Admitted:
+    async def _admit_files(self, planned: Planned, budget: BatchBudget) -> _Admitted:
         """Take the files of a version that fit into the batch: it may end between two of them."""
         passed = 0
         first = index = planned.offset.index

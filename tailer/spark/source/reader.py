@@ -23,8 +23,8 @@ from tailer.log.same_table import find_commit_tag
 from tailer.log.starts import find_start_offset, find_start_to_keep
 from tailer.spark.error_sentence import one_sentence
 from tailer.spark.orders import Order
-from tailer.spark.source.driver import Driver, Query, TaskPartition, tasks_of
-from tailer.spark.source.planning import Budget, Planner
+from tailer.spark.source.driver import Driver, StreamQuery, TaskPartition, tasks_of
+from tailer.spark.source.planning import BatchBudget, StreamPlanner
 from tailer.spark.source.query_schema import QuerySchema
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def make_refusing_reader(kind: type[ChangeStreamReader], error: Exception) -> Ch
 class ChangeStreamReader(DataSourceStreamReader):
     """What all Spark versions share. The only state that matters is in the offsets."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: StreamQuery) -> None:
         self.query = query
         self.options = query.options
         self._driver: Driver | None = None
@@ -107,7 +107,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         return tasks_of(self.options, orders, removals)
 
     async def plan_work(
-        self, planner: Planner, start: dict[str, Any], end: dict[str, Any]
+        self, planner: StreamPlanner, start: dict[str, Any], end: dict[str, Any]
     ) -> tuple[list[Order], tuple[Removal, ...]]:
         """Return the orders of one batch, and the column mapping removals up to the query's
         schema."""
@@ -120,7 +120,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         return await planner.gather_work(first, last, self.query_schema(planner))
 
     async def _resolve_start(
-        self, planner: Planner, start: dict[str, Any], end: Offset
+        self, planner: StreamPlanner, start: dict[str, Any], end: Offset
     ) -> Offset | None:
         """Return a batch's first offset; None if the batch only pins the place."""
         if "start" not in start:
@@ -149,7 +149,7 @@ class ChangeStreamReader(DataSourceStreamReader):
     # Steps of a stream whose batches have a beginning and a limit
 
     async def end_of_batch(
-        self, planner: Planner, start: dict[str, Any], budget: Budget
+        self, planner: StreamPlanner, start: dict[str, Any], budget: BatchBudget
     ) -> dict[str, Any]:
         """Return the end of the batch that begins at ``start``: the start itself if nothing is
         new."""
@@ -167,19 +167,19 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     def end_at_newest(self) -> None:
         """Leave commits from now on to another run."""
-        self._until = self.run(Planner.find_newest)
+        self._until = self.run(StreamPlanner.find_newest)
 
     def newest_offset(self) -> dict[str, Any]:
         """Return the end of the log, for the query's progress: as :meth:`end_of_batch` has just
         found it, because Spark asks for it after each call, or by looking now."""
         newest, self._newest = self._newest, None
         if newest is None:
-            newest = self.run(Planner.find_newest)
+            newest = self.run(StreamPlanner.find_newest)
         return Offset(newest + 1).to_json()
 
     # Steps of both kinds of readers
 
-    async def end_of_log(self, planner: Planner, at: Offset) -> int:
+    async def end_of_log(self, planner: StreamPlanner, at: Offset) -> int:
         """Return the newest version to read to. Errors as of :func:`_check_end`."""
         self._newest = newest = await planner.find_newest()
         if newest + 1 < at.version:
@@ -188,14 +188,14 @@ class ChangeStreamReader(DataSourceStreamReader):
         ends = [newest, self._until, self._find_ending(planner)]
         return min(end for end in ends if end is not None)
 
-    def _find_ending(self, planner: Planner) -> int | None:
+    def _find_ending(self, planner: StreamPlanner) -> int | None:
         """Return the last version of a stream that has an end."""
         ending = planner.options.ending
         if ending is None:
             return None
         return int(ending) if ending.isdigit() else self.query.target.version
 
-    async def check_table(self, planner: Planner, at: Offset) -> None:
+    async def check_table(self, planner: StreamPlanner, at: Offset) -> None:
         """Check that the table is the one of a query that has read up to an offset: as it begins,
         and where nothing is new. Otherwise its new commits are checked as they are read.
 
@@ -219,7 +219,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             raise _make_replaced_error(planner, at, now)
         self._known = None if tag is None else (version, tag)
 
-    async def pin_place(self, planner: Planner, start: str) -> Offset:
+    async def pin_place(self, planner: StreamPlanner, start: str) -> Offset:
         """Return the place of a query that starts at latest, a time or a snapshot."""
         offset = await find_start_to_keep(planner.log, start)
         ending = self._find_ending(planner)
@@ -227,7 +227,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             return structs.replace(offset, version=ending)
         return offset
 
-    def query_schema(self, planner: Planner) -> QuerySchema:
+    def query_schema(self, planner: StreamPlanner) -> QuerySchema:
         """Return what compares versions with the query's schema."""
         return planner.query_schema(self.query.target, stream=True)
 
@@ -241,7 +241,7 @@ _HINTS: dict[type[TableError], str] = {
 }
 
 
-def _make_replaced_error(planner: Planner, at: Offset, now: str) -> TableReplaced:
+def _make_replaced_error(planner: StreamPlanner, at: Offset, now: str) -> TableReplaced:
     return TableReplaced(
         f"the query has read table {at.table_id}, and the table there now is {now}: it was deleted "
         "and made again, or the checkpoint is that of another query",
@@ -260,7 +260,7 @@ class ClassicStreamReader(ChangeStreamReader):
         """Return the end of the log; never below this reader's earlier answers."""
         return self.run(self._find_latest).to_json()
 
-    async def _find_latest(self, planner: Planner) -> Offset:
+    async def _find_latest(self, planner: StreamPlanner) -> Offset:
         start = self.options.start or ""
         given = self.options.start_offset or Offset(int(start) if start.isdigit() else 0)
         newest = await self.end_of_log(planner, self._last or given)
@@ -274,7 +274,7 @@ class ClassicStreamReader(ChangeStreamReader):
         return self._last
 
 
-def _check_end(planner: Planner, at: Offset, newest: int) -> None:
+def _check_end(planner: StreamPlanner, at: Offset, newest: int) -> None:
     """Raise :class:`TableReplaced` if the table went back, and :class:`TableError` if a query would
     begin after its end."""
     at_least = at.version

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from tailer.errors import TableError, TransientError
 from tailer.network.http_answers import Rounds, check_listing_size
-from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, make_outside_error
+from tailer.store import WHOLE_BYTES, FileStatus, FolderEntries, Found, Store, make_outside_error
 from tailer.store.budget import Budget
 from tailer.store.objects.asking import Endless, asking
 from tailer.store.objects.errors import FAILURES, status_of, translate_error
@@ -170,7 +170,7 @@ class ObjectStore(Store):
             "the endpoint, and any proxy between it and this machine"
         )
 
-    async def entries(self, address: str) -> Entries | None:
+    async def entries(self, address: str) -> FolderEntries | None:
         place = self._requests.client.parse(address)
         if place is None:
             return None
@@ -185,7 +185,7 @@ class ObjectStore(Store):
         files = [meta["path"].removeprefix(prefix) for meta in found["objects"]]
         folders = [path.removeprefix(prefix).rstrip("/") for path in found["common_prefixes"]]
         if files or folders:
-            return Entries(files, folders)
+            return FolderEntries(files, folders)
         await self._check_server(place)
         return None
 

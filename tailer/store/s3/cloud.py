@@ -95,7 +95,7 @@ def _find_default_region(options: S3Options, _: _Variables) -> str:
     return S3Environment(options).find_region()
 
 
-class _Server(NamedTuple):
+class _RegionServers(NamedTuple):
     """A region's servers, and the authorities to trust besides the known ones."""
 
     url: str
@@ -103,14 +103,14 @@ class _Server(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _find_server(options: S3Options, region: str, _: _Variables) -> _Server:
+def _find_server(options: S3Options, region: str, _: _Variables) -> _RegionServers:
     environment = S3Environment(options)
     endpoint = environment.find_endpoint(region)
     if endpoint.startswith("http:"):
-        return _Server(endpoint, None)
+        return _RegionServers(endpoint, None)
     try:
         own = environment.find_own_authorities()
-        return _Server(endpoint, Path(own).read_bytes() if own else None)
+        return _RegionServers(endpoint, Path(own).read_bytes() if own else None)
     except OSError as e:
         raise make_unusable_error(e) from e
 

@@ -23,12 +23,12 @@ import anyio.to_thread
 from tailer.errors import DataLoss, TableError, spilling
 from tailer.sharing.answers import Line, SharedFile
 from tailer.sharing.client import SharingClient
-from tailer.sharing.http import Refused
+from tailer.sharing.http import SharingRefused
 from tailer.sharing.model import EndOfStream, Table
-from tailer.sharing.query import Query, QueryAnswer
+from tailer.sharing.query import QueryAnswer, TableQuery
 from tailer.store.shared.links import LinkTable, Origin
 from tailer.store.shared.ranges import CommitRange
-from tailer.store.shared.spool import Spool, append_actions
+from tailer.store.shared.spool import AnswerSpool, append_actions
 from tailer.store.shared.state import SharedState, Timeline, feed_enabled
 
 #: Which requests fetch a table's changes.
@@ -40,7 +40,7 @@ _STATES_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class MadeFile:
     """One made file on the disk; ``mtime_ms`` is the modification time that a log reader gets."""
 
     file: Path
@@ -86,7 +86,7 @@ class SharedLog:
 
     # Commits
 
-    async def fetch_commit(self, version: int, newest: int) -> Spooled:
+    async def fetch_commit(self, version: int, newest: int) -> MadeFile:
         """Return a version's commit, fetched with those that follow it up to ``newest``.
 
         Raises :class:`DataLoss` for a version that the server does not give.
@@ -96,12 +96,12 @@ class SharedLog:
             last = min(newest, version + self._span - 1)
             try:
                 commit_range = await self._fetch_range(version, last)
-            except Refused as e:
+            except SharingRefused as e:
                 raise self._make_loss_error(e, version, "the changes") from None
             await self._keep_range(commit_range)
-        return Spooled(commit_range.commit_path(version), self._times.get(version, 0))
+        return MadeFile(commit_range.commit_path(version), self._times.get(version, 0))
 
-    def _make_loss_error(self, refusal: Refused, version: int, what: str) -> TableError:
+    def _make_loss_error(self, refusal: SharingRefused, version: int, what: str) -> TableError:
         if refusal.status == 401:
             return refusal
         return DataLoss(
@@ -118,17 +118,17 @@ class SharedLog:
             return await self._fetch_feed(first, last)
         before = self._states.get(first - 1)
         guess = feed_enabled(before.metadata) if before is not None else None
-        refusal: Refused | None = None
+        refusal: SharingRefused | None = None
         if guess is not False:
             try:
                 return await self._request_range("changes", first, last)
-            except Refused as e:
+            except SharingRefused as e:
                 refusal = e
                 if e.status == 401:
                     raise
         try:
             commit_range = await self._request_range("files", first, last)
-        except Refused as e:
+        except SharingRefused as e:
             if refusal is not None and last == first:
                 raise refusal from None
             if e.status == 401:
@@ -140,13 +140,13 @@ class SharedLog:
         """Return the feed of a range, or of its first version alone if a later one has none."""
         try:
             return await self._request_range("changes", first, last)
-        except Refused as e:
+        except SharingRefused as e:
             if last == first or e.status == 401:
                 raise
             return await self._request_range("changes", first, first)
 
     async def _split_by_properties(
-        self, commit_range: CommitRange, last: int, refusal: Refused | None
+        self, commit_range: CommitRange, last: int, refusal: SharingRefused | None
     ) -> CommitRange:
         """Return the part of a range of files in which the table has no feed.
 
@@ -171,9 +171,9 @@ class SharedLog:
                 self._table, starting_version=origin.first, ending_version=origin.last
             )
         if origin.kind == "files":
-            query = Query(starting_version=origin.first, ending_version=origin.last)
+            query = TableQuery(starting_version=origin.first, ending_version=origin.last)
             return self._client.send_query(self._table, query)
-        return self._client.send_query(self._table, Query(version=origin.first))
+        return self._client.send_query(self._table, TableQuery(version=origin.first))
 
     async def _request_range(self, kind: str, first: int, last: int) -> CommitRange:
         """Fetch one request's commits, written as they arrive."""
@@ -184,7 +184,7 @@ class SharedLog:
         async with self._send_request(origin) as answer:
             with spilling(None):
                 folder.mkdir()
-            spool = Spool(self._links, origin)
+            spool = AnswerSpool(self._links, origin)
             try:
                 async with aclosing(answer.parse_lines()) as lines:
                     async for line in lines:
@@ -204,7 +204,7 @@ class SharedLog:
             commit_range.timeline.widen_protocols(now.find_state(0).protocol)
         before = self._states.get(commit_range.first - 1)
         if before is None and commit_range.first > 0:
-            with suppress(Refused):
+            with suppress(SharingRefused):
                 before = await self._find_state(commit_range.first - 1)
         time = self._times.get(commit_range.first - 1)
         await anyio.to_thread.run_sync(commit_range.complete_commits, before, time)
@@ -240,14 +240,14 @@ class SharedLog:
 
     # Snapshots
 
-    async def make_checkpoint(self, version: int) -> Spooled:
+    async def make_checkpoint(self, version: int) -> MadeFile:
         """Return a checkpoint of a version: its state, and a sidecar by name.
 
         Raises :class:`DataLoss` for a version that the server does not give.
         """
         try:
             state = await self._find_state(version)
-        except Refused as e:
+        except SharingRefused as e:
             raise self._make_loss_error(e, version, "the metadata") from None
         file = self._folder / f"{version:020d}.checkpoint.json"
         sidecar = {"path": f"{version:020d}.json", "sizeInBytes": 1, "modificationTime": 0}
@@ -260,14 +260,14 @@ class SharedLog:
                 {"sidecar": sidecar},
             ],
         )
-        return Spooled(file, self.known_time(version))
+        return MadeFile(file, self.known_time(version))
 
     async def _find_state(self, version: int) -> SharedState:
         """Return the state at a version, from the first request that gives it."""
         remembered = self._states.get(version)
         if remembered is not None:
             return remembered
-        refusal: Refused | None = None
+        refusal: SharingRefused | None = None
         async with self._client.request_metadata(self._table) as answer:
             current = await _read_states(answer, version)
             if answer.version == version:
@@ -275,21 +275,21 @@ class SharedLog:
                 self._remember_state(version, state)
                 return state
         for request in (
-            self._client.send_query(self._table, Query(version=version, limit_hint=1)),
+            self._client.send_query(self._table, TableQuery(version=version, limit_hint=1)),
             self._send_request(Origin("changes", version, version)),
             self._send_request(Origin("files", version, version)),
         ):
             try:
                 async with request as answer:
                     answered = (await _read_states(answer, version)).find_state(version)
-            except Refused as e:
+            except SharingRefused as e:
                 refusal = refusal or e
                 continue
             self._remember_state(version, answered)
             return answered
         raise refusal or TableError("the sharing server sent no metadata")
 
-    async def make_sidecar(self, version: int, newest: int) -> Spooled:
+    async def make_sidecar(self, version: int, newest: int) -> MadeFile:
         """Return the files of a snapshot.
 
         Raises :class:`DataLoss` if the server does not give it.
@@ -303,10 +303,10 @@ class SharedLog:
             file = self._folder / f"{version:020d}.sidecar.json"
             try:
                 await self._write_snapshot(origin, file, current=version == newest)
-            except Refused as e:
+            except SharingRefused as e:
                 raise self._make_loss_error(e, version, "the snapshot") from None
             self._sidecar = origin, file
-        return Spooled(self._sidecar[1], self.known_time(version))
+        return MadeFile(self._sidecar[1], self.known_time(version))
 
     async def _write_snapshot(self, origin: Origin, file: Path, *, current: bool) -> None:
         """Write a snapshot's files.
@@ -315,7 +315,7 @@ class SharedLog:
         since its version was requested.
         """
         if current:
-            query = Query(include_refresh_token=True)
+            query = TableQuery(include_refresh_token=True)
             async with self._client.send_query(self._table, query) as answer:
                 if answer.version == origin.first:
                     self._refresh_token = await self._spool_answer(answer, origin, file)
@@ -333,7 +333,7 @@ class SharedLog:
         self, answer: QueryAnswer, origin: Origin, file: Path | None
     ) -> str | None:
         """Write the files of an answer, or only store their URLs; return the refresh token."""
-        spool = Spool(self._links, origin)
+        spool = AnswerSpool(self._links, origin)
         if file is not None:
             append_actions(file, [])
         async with aclosing(answer.parse_lines()) as lines:
@@ -365,15 +365,15 @@ class SharedLog:
         self._links.issue += 1
         token = self._refresh_token
         if origin.kind == "snapshot" and token is not None:
-            query = Query(refresh_token=token, include_refresh_token=True)
-            with suppress(Refused):
+            query = TableQuery(refresh_token=token, include_refresh_token=True)
+            with suppress(SharingRefused):
                 async with self._client.send_query(self._table, query) as answer:
                     self._refresh_token = await self._spool_answer(answer, origin, None) or token
                     return
         try:
             async with self._send_request(origin) as answer:
                 await self._spool_answer(answer, origin, None)
-        except Refused as e:
+        except SharingRefused as e:
             raise self._make_loss_error(e, origin.first, "new URLs for the files") from None
 
 

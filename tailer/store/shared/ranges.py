@@ -15,7 +15,7 @@ from tailer.errors import TransientError
 from tailer.sharing.answers import Line, SharedFile
 from tailer.sharing.model import EndOfStream
 from tailer.store.shared.links import Origin
-from tailer.store.shared.spool import Spool, append_actions, complete_removes
+from tailer.store.shared.spool import AnswerSpool, append_actions, complete_removes
 from tailer.store.shared.state import SharedState, Timeline
 
 
@@ -49,7 +49,7 @@ class CommitRange:
         state = self.timeline.find_state(version)
         return state.with_feed() if self.origin.kind == "changes" else state
 
-    async def add_line(self, line: Line, spool: Spool) -> None:
+    async def add_line(self, line: Line, spool: AnswerSpool) -> None:
         """Process the answer's next line.
 
         The server treats the end of the range as a hint: lines beyond ``last`` are dropped.

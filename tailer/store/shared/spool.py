@@ -16,7 +16,7 @@ from tailer.store.shared.links import LinkTable, Origin
 _FLUSH_BYTES = 1024 * 1024
 
 
-class Spool:
+class AnswerSpool:
     """Writes the lines of an answer to their files, and its URLs, a megabyte at a time."""
 
     def __init__(self, links: LinkTable, origin: Origin) -> None:

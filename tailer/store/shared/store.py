@@ -26,13 +26,13 @@ from tailer.files.spill import SpillFolder
 from tailer.setting_fields import DeclaredOptions, declared, settings_of
 from tailer.settings import Setting, SettingTable
 from tailer.sharing.client import ClientOptions, SharingClient
-from tailer.sharing.http import Refused, format_timestamp
+from tailer.sharing.http import SharingRefused, format_timestamp
 from tailer.sharing.model import Table
 from tailer.sharing.profile import load_profile, parse_address
 from tailer.store import LOG_DIR, FileStatus, Found, Store
-from tailer.store.https import HttpsFiles, Link, Links
+from tailer.store.https import HttpsFiles, Link, LinkSource
 from tailer.store.shared.links import LinkTable
-from tailer.store.shared.log import SharedLog, Spooled
+from tailer.store.shared.log import MadeFile, SharedLog
 
 POLL_INTERVAL_MIN_S = 30.0
 _VERSIONS_PER_REQUEST = 100
@@ -79,7 +79,7 @@ class _Parts(NamedTuple):
     log: SharedLog
 
 
-class SharingStore(Store, Links):
+class SharingStore(Store, LinkSource):
     """A shared table. ``clock`` gives epoch seconds, and ``versions_per_request`` are the most
     versions whose changes one request asks for; see :class:`tailer.store.Store`.
 
@@ -172,7 +172,7 @@ class SharingStore(Store, Links):
         if self._oldest is None:
             try:
                 self._oldest = await self._client.find_version(self._table, format_timestamp(0))
-            except Refused as e:
+            except SharingRefused as e:
                 if e.status == 401:
                     raise
                 self._oldest = 0
@@ -186,12 +186,12 @@ class SharingStore(Store, Links):
         async with self._lock:
             try:
                 return await self._client.find_version(self._table, format_timestamp(timestamp_ms))
-            except Refused as e:
+            except SharingRefused as e:
                 if e.status == 401:
                     raise
                 try:
                     await self._client.find_version(self._table, format_timestamp(0))
-                except Refused:
+                except SharingRefused:
                     raise e.at(table=self._root) from None
                 return None
 
@@ -237,7 +237,7 @@ class SharingStore(Store, Links):
             status = await _make_status(location, made)
             return await anyio.to_thread.run_sync(_read_file, made.file, offset, length), status
 
-    async def _make_file(self, location: str) -> Spooled:
+    async def _make_file(self, location: str) -> MadeFile:
         """Return a file of the log, made if it does not exist yet. Raises FileNotFoundError."""
         folder, _, name = location.rpartition("/")
         try:
@@ -306,7 +306,7 @@ class SharingStore(Store, Links):
             return stored.link
 
 
-async def _make_status(location: str, made: Spooled) -> FileStatus:
+async def _make_status(location: str, made: MadeFile) -> FileStatus:
     size = (await anyio.to_thread.run_sync(made.file.stat)).st_size
     name = location.rpartition("/")[2]
     return FileStatus(name, size, made.mtime_ms, name)

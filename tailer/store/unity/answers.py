@@ -61,7 +61,7 @@ class _Listed(Struct):
     data_source_format: str | None = None
 
 
-class Tables(Struct):
+class TablePage(Struct):
     """A page of tables."""
 
     tables: list[_Listed] | None = None
@@ -87,7 +87,7 @@ class _Credential(Struct, rename="kebab"):
     expiration_time_ms: int | None = None
 
 
-class Credentials(Struct, rename="kebab"):
+class TableCredentials(Struct, rename="kebab"):
     """Credentials for a table, by the Delta API."""
 
     storage_credentials: list[_Credential]

@@ -29,11 +29,11 @@ from tailer.sharing.http import Sessions, may_heal_status, send_request
 from tailer.sharing.profile import BearerToken, Profile
 from tailer.store.unity.answers import (
     CatalogTable,
-    Credentials,
     Loaded,
     Named,
     Schemas,
-    Tables,
+    TableCredentials,
+    TablePage,
     parse_credential,
     table_of,
 )
@@ -96,7 +96,7 @@ class CatalogClient:
         """Return credentials to read the files of a table that is there."""
         path = f"{_delta_path(name)}/credentials?operation=READ"
         try:
-            found = await self._send_request(Credentials, path, name)
+            found = await self._send_request(TableCredentials, path, name)
             return [parse_credential(one) for one in found.storage_credentials]
         except _Refused as e:
             if e.status != 404:
@@ -121,7 +121,7 @@ class CatalogClient:
     async def list_tables(self, catalog: str, schema: str) -> list[str]:
         """Return the names of a schema's Delta tables."""
         query = {"catalog_name": catalog, "schema_name": schema}
-        pages = self._list_items(Tables, "/tables", query, lambda page: page.tables or [])
+        pages = self._list_items(TablePage, "/tables", query, lambda page: page.tables or [])
         found = [one async for one in pages]
         if not found:
             await self._check_there(catalog, schema)

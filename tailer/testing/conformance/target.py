@@ -28,7 +28,7 @@ from tailer.store.local import LocalStore
 from tailer.testing.conformance.sink import MakeSink
 from tailer.testing.table import TableBuilder
 
-__all__ = ["Change", "ReadIds", "Source", "TargetConformance"]
+__all__ = ["Change", "ReadIds", "SourceTable", "TargetConformance"]
 
 #: Changes a target, as another program would.
 Change = Callable[[], object]
@@ -74,9 +74,9 @@ class TargetConformance:
         raise NotImplementedError
 
     @pytest.fixture
-    def source(self, tmp_path: Path) -> Source:
+    def source(self, tmp_path: Path) -> SourceTable:
         """Return the feed's table, without rows, and its state."""
-        return Source(tmp_path / "source" / "orders")
+        return SourceTable(tmp_path / "source" / "orders")
 
     @pytest.mark.parametrize("what", CHANGES)
     async def test_at_rest(
@@ -84,7 +84,7 @@ class TargetConformance:
         make_sink: MakeSink,
         changes: Mapping[str, Change],
         read_ids: ReadIds,
-        source: Source,
+        source: SourceTable,
         what: str,
     ) -> None:
         """The feed has delivered all, and the next version comes later."""
@@ -112,7 +112,7 @@ class TargetConformance:
         make_sink: MakeSink,
         changes: Mapping[str, Change],
         read_ids: ReadIds,
-        source: Source,
+        source: SourceTable,
         what: str,
     ) -> None:
         """The next batch waits by then, and may be encoded."""
@@ -155,7 +155,7 @@ class TargetConformance:
         make_sink: MakeSink,
         changes: Mapping[str, Change],
         read_ids: ReadIds,
-        source: Source,
+        source: SourceTable,
         what: str,
     ) -> None:
         """The target changes while the feed is stopped; and the feed is started twice."""
@@ -177,7 +177,7 @@ class TargetConformance:
             assert found == expected, f"{found}, after the target was {what}, and: {end}"
 
 
-class Source:
+class SourceTable:
     """A table, and the state of a feed from it."""
 
     def __init__(self, folder: Path) -> None:
