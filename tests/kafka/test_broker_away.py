@@ -93,7 +93,7 @@ async def test_the_cause_is_not_lost_in_a_later_time_out() -> None:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
     async with listener, anyio.create_task_group() as group:
         group.start_soon(listener.serve, close_then_hang)
-        sink = made(f"127.0.0.1:{port}", fresh(), delivery_timeout_ms=1_000)
+        sink = made(f"127.0.0.1:{port}", fresh(), delivery_timeout_ms=3_000)
         sentence = await refused(sink, TransientError)
         assert came > 1
         assert "timed out" not in sentence

@@ -34,7 +34,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 }
 
 PLAIN = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "a", "sasl_plain_password": "b"}
-QUICK = {"bootstrap_timeout_ms": 1000}
+QUICK = {"bootstrap_timeout_ms": 3000}
 
 
 def delivered(

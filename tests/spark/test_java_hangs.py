@@ -1,4 +1,4 @@
-"""`tailer spark` while its Java hangs: it answers, obeys, and ends."""
+"""`tailer spark` while its Java hangs or ends: it answers, obeys, goes on, and ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.spark.test_pipeline import CONFS, one_feed
+from tests.spark.test_pipeline import CONFS, lines, one_feed
 from tests.support.components import free_port, java_major, require
 from tests.support.programs import started
 from tests.support.waiting import PATIENCE_S
@@ -49,3 +49,19 @@ def test_java_that_hangs_stops_no_order_and_no_end(tmp_path: Path) -> None:
             java.kill()  # which has the pipes of the program's output
         assert running.wait() == 0
     assert "Spark's Java has not answered for 10 s" in running.errors[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_java_that_is_killed_while_spark_starts_is_started_again(tmp_path: Path) -> None:
+    require("Java 17 or newer", java_major() >= 17)
+    config = one_feed(tmp_path)
+    confs = [part for conf in CONFS for part in ("--conf", conf)]
+    jobs = ("--driver-bytes-max", "0", "--master", "local[1]", *confs)
+    with started("spark", config, *jobs) as running:
+        children = psutil.Process(running.process.pid).children
+        running.wait_for(children)
+        children()[0].kill()
+        running.wait_for(lambda: lines(config, "o"))
+        assert running.stop() == 0
+    assert any("its Java has ended" in line for line in running.errors)

@@ -43,7 +43,10 @@ _HEALING = (
     "java.util.ConcurrentModificationException",
 )
 #: The same when the session has ended, or its Java has.
-_LOST = ("SparkContext was shut down", "stopped SparkContext")
+_LOST = ("SparkContext was shut down", "stopped SparkContext", "JAVA_GATEWAY_EXITED")
+#: How often Java may end in a row while Spark starts: it may have been killed, for memory say, and
+#: what is configured wrongly ends it each time.
+_STARTS_MAX = 3
 #: What somebody must change before a job can succeed, by what Spark's message says.
 _REMEDIES = {
     "ModuleNotFoundError": "the executors' Python must have this package: install it there, or let "
@@ -80,6 +83,7 @@ class SparkCluster:
         self._lock = anyio.Lock()
         self._starting: Future[SparkSession] | None = None
         self._session: SparkSession | None = None
+        self._starts_lost = 0
         #: The session whose workers have loaded what they need.
         self._warm: SparkSession | None = None
         #: Threads that wait for jobs are none of those in which rows are decoded and written.
@@ -88,14 +92,18 @@ class SparkCluster:
         self._ending = anyio.CapacityLimiter(math.inf)
 
     async def ensure_session(self) -> SparkSession:
-        """Return the session, started by the first call. Raises :class:`ConfigError` if Spark
-        can't be started. A caller that is cancelled leaves the start to the next one."""
+        """Return the session, started by the first call. A caller that is cancelled leaves the
+        start to the next one.
+
+        Raises :class:`ConfigError` if Spark can't be started, :class:`TransientError` if its Java
+        has ended meanwhile, the first times.
+        """
         async with self._lock:
             if self._session is None:
                 self._starting = self._starting or _start_in_thread(self.options)
                 try:
                     self._session = await asyncio.wrap_future(self._starting)
-                    self._starting = None
+                    self._starting, self._starts_lost = None, 0
                 except Exception as e:
                     self._starting = None
                     # PySpark's frames hold the pipe to a JVM that is gone. It is closed now: at
@@ -103,9 +111,15 @@ class SparkCluster:
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore", ResourceWarning)
                         traceback.clear_frames(e.__traceback__)
+                    said = f"Spark does not start ({_extract_cause(str(e))})"
+                    if _is_session_lost(e):
+                        self._starts_lost += 1
+                        _forget_session()
+                        if self._starts_lost < _STARTS_MAX:
+                            raise TransientError(f"{said}, and its Java has ended") from e
                     raise ConfigError(
-                        f"Spark does not start ({_extract_cause(str(e))}); check --master and "
-                        "--conf, that there is Java 17 or newer, and what Spark has printed"
+                        f"{said}; check --master and --conf, that there is Java 17 or newer, and "
+                        "what Spark has printed"
                     ) from e
                 context = self._session.sparkContext
                 logging.getLogger("tailer").info(
@@ -222,9 +236,14 @@ def _stop_session(session: SparkSession) -> None:
     try:
         session.stop()
     except Exception:  # noqa: BLE001  # whatever is left of it
-        SparkSession._instantiatedSession = None  # noqa: SLF001  # or it would be given again
-        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
-        SparkContext._active_spark_context = None  # noqa: SLF001
+        _forget_session()
+
+
+def _forget_session() -> None:
+    """Let the next start be one of a new Java: PySpark would give a session again that is gone."""
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._active_spark_context = None  # noqa: SLF001
 
 
 def _is_session_lost(error: Exception) -> bool:
