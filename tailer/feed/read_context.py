@@ -106,8 +106,8 @@ class ReadContext(Struct, frozen=True):
     table's columns by their names; ``pruning`` leaves out files, and ``unread`` are those whose
     rows only count. ``layouts`` are what the files before were found to look like.
     ``blocking_files`` are the store's files, if a thread may read them without the event loop, and
-    ``budget`` is what may be fetched ahead of time. ``fits`` raises for a schema that a sink can't
-    have.
+    ``budget`` is what may be fetched ahead of time. ``check_schema`` raises for a schema that a
+    sink can't have.
     """
 
     log: TableLog
@@ -126,8 +126,8 @@ class ReadContext(Struct, frozen=True):
     layouts: FileLayouts
     blocking_files: BlockingFiles | None
     budget: Budget | None
+    check_schema: Callable[[pa.Schema], None] = lambda _: None
     remote: RemoteDecoder | None = None
-    fits: Callable[[pa.Schema], None] = lambda _: None
 
     @classmethod
     def from_options(
@@ -139,6 +139,7 @@ class ReadContext(Struct, frozen=True):
         lost: LostFiles | None = None,
         live: LiveFiles | None = None,
         columns: TableColumns | None = None,
+        check_schema: Callable[[pa.Schema], None] = lambda _: None,
     ) -> ReadContext:
         """Return how a table is read under the options of a feed."""
         log.store.serve(options.change_source)
@@ -175,6 +176,7 @@ class ReadContext(Struct, frozen=True):
             layouts=FileLayouts(decode),
             blocking_files=store.blocking_files(),
             budget=store.ahead(),
+            check_schema=check_schema,
         )
 
     def is_selected(self, file: ChangeFile) -> bool:
@@ -211,7 +213,7 @@ class ReadContext(Struct, frozen=True):
 
     def check_idle_state(self, state: TableState) -> None:
         """Check the state of a feed that has nothing to read yet, before its first row comes."""
-        self.fits(self.shaper.shape_schema(state))
+        self.check_schema(self.shaper.shape_schema(state))
 
     def build_empty_rows(self, state: TableState) -> pa.RecordBatch:
         """Return rows of a state before they are shaped, but none."""

@@ -181,8 +181,8 @@ async def _prepare_attempt(feed: Feed, calls: SinkCalls, fitting: Fitting) -> _A
         repairs.select_orders(),
         feed.lost,
         feed.live,
+        check_schema=fitting.check_schema,
     )
-    context = structs.replace(context, fits=fitting.check_schema)
     return _Attempt(feed, context, offset, publisher, repairs, fitting)
 
 
