@@ -38,6 +38,7 @@ TOOLS = (
     "polars",
     "psutil",
     "pytest",
+    "pytz",
 )
 
 #: Each dependency is driven by some of these: pyarrow, DuckDB and pyroaring; aiohttp, aiobotocore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.support.components import Component, no_java, run_maker, server_java
@@ -28,6 +29,10 @@ def _list_hadoop() -> str:
     return ":".join(map(str, sorted(find_spark_jars().glob("hadoop-client-*.jar"))))
 
 
+def _find_missing() -> str:
+    return no_java() or ("" if find_spec("pyspark") is not None else "PySpark")
+
+
 def _make(home: Path) -> None:
     jars = home / "jars"
     copy_jars(jars, _ARTIFACTS)
@@ -40,7 +45,7 @@ ICEBERG_REST = Component(
     f"Iceberg's REST catalog {VERSION}, by Maven,",
     home=lambda: f"iceberg-rest-{VERSION}",
     make=_make,
-    missing=no_java,
+    missing=_find_missing,
 )
 
 
