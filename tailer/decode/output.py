@@ -111,10 +111,12 @@ class Projection:
             own.name,
             absent_is_null=self._file.change_type is None,
         )
+        is_own = own.type == field.type
         try:
-            return parse_partition_value(text, field.type, zone)
+            # In another type than the one it was written in, a text is neither cut nor rounded.
+            return parse_partition_value(text, field.type, zone, exact=not is_own)
         except CorruptLog:
-            if own.type == field.type:
+            if is_own:
                 raise
             parse_partition_value(text, own.type, zone)
             raise CorruptRow(
