@@ -1,6 +1,7 @@
-"""Conversion of Arrow's view types, which some writers leave in their files, to plain types.
+"""Conversion of Arrow's own types, which some writers note in their files, to plain types.
 
-pyarrow can't select rows of views, nor of types that contain views.
+pyarrow can't select rows of views, nor of types that contain views. Durations and extension types
+are in the file as whole numbers and as what they are stored as; Spark and the crate read that.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import pyarrow.compute as pc
 
 
 def plain_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type without views: string for string_view, list for list_view.
+    """Return the type as the file stores it: string for string_view, list for list_view.
 
     The plain type has the same values.
     """
     types = pa.types
+    if isinstance(data_type, pa.BaseExtensionType):
+        return plain_type(data_type.storage_type)
+    if types.is_duration(data_type):
+        return pa.int64()
     if types.is_string_view(data_type):
         return pa.string()
     if types.is_binary_view(data_type):
@@ -36,7 +41,9 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def without_views(array: pa.Array) -> pa.Array:
-    """Convert the array to its :func:`plain_type`; return it unchanged if it has no views."""
+    """Convert the array to its :func:`plain_type`; return it unchanged if it has this type."""
+    if isinstance(array.type, pa.BaseExtensionType):
+        return without_views(array.storage)
     wanted = plain_type(array.type)
     if wanted.equals(array.type):
         return array

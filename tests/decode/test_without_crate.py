@@ -61,3 +61,34 @@ def test_batches_are_bounded_by_bytes() -> None:
     found = decoded(parquet(rows, kind), order(state(kind)), batch_bytes_max=MIB)
     assert values(found) == list(range(2000))
     assert all(batch.batch.nbytes <= 1.1 * MIB for batch in found)
+
+
+def extension(kind: pa.DataType, rows: list[object]) -> pa.Array:
+    return pa.ExtensionArray.from_storage(kind, pa.array(rows, kind.storage_type))
+
+
+@pytest.mark.parametrize(
+    ("noted", "stored", "rows"),
+    [
+        (pa.array([36, None, -1], pa.duration("us")), pa.int64(), [36, None, -1]),
+        (
+            pa.array([[36], None, [None, -1]], pa.list_(pa.duration("ns"))),
+            pa.list_(pa.int64()),
+            [[36], None, [None, -1]],
+        ),
+        (
+            extension(pa.fixed_shape_tensor(pa.int32(), [2]), [[1, 2], [3, 4]]),
+            pa.list_(pa.int32()),
+            [[1, 2], [3, 4]],
+        ),
+        (extension(pa.opaque(pa.int32(), "t", "v"), [1, None]), pa.int32(), [1, None]),
+    ],
+)
+def test_what_a_writer_noted_of_its_own_types_is_read_as_it_is_stored(
+    noted: pa.Array, stored: pa.DataType, rows: list[object]
+) -> None:
+    """pandas and polars leave durations, and CONVERT TO DELTA makes LONG columns of them."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": noted}), sink)
+    data = sink.getvalue().to_pybytes()
+    assert values(decoded(data, order(state(pa.schema([("x", stored)])))), "x") == rows
