@@ -221,8 +221,8 @@ def _parse_offset(text: str | None) -> dt.timedelta | None:
         return None
     if text in ("Z", "UTC"):
         return dt.timedelta()
-    hours, minutes = re.fullmatch(r"[+-](\d{1,2}):?(\d{2})?", text).groups("0")
-    offset = dt.timedelta(hours=int(hours), minutes=int(minutes))
-    if int(minutes) > 59 or offset > _OFFSET_MAX:
+    hours, minutes = int(text[1:3].rstrip(":")), int(text[3:].lstrip(":") or 0)
+    offset = dt.timedelta(hours=hours, minutes=minutes)
+    if minutes > 59 or offset > _OFFSET_MAX:
         raise ValueError("no such time zone")
     return -offset if text[0] == "-" else offset
