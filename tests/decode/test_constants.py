@@ -11,9 +11,9 @@ import pytest
 from tailer.changes import CHANGE_TYPES
 from tailer.decode.constants import build_kinds_column, repeat_kind, repeat_value
 from tailer.delta.actions import Protocol
-from tailer.errors import CorruptLog
-from tests.decode.test_rows import decoded, numbers, order
-from tests.support.feeds import state
+from tailer.errors import CorruptLog, CorruptRow
+from tests.decode.test_rows import decoded, numbers, order, values
+from tests.support.feeds import ID, refusal, state
 
 COUNTS = [0, 1, 5000, 200_000]
 
@@ -64,3 +64,25 @@ def test_a_partition_column_is_named_as_users_know_it() -> None:
     file = order(mapped, partition_values={"COL-B": "7"})
     with pytest.raises(CorruptLog, match="column 'b', which is 'col-b' there, only one for 'COL"):
         decoded(numbers(2), file)
+
+
+@pytest.mark.parametrize(
+    ("text", "later", "found"),
+    [("1.50", pa.float64(), 1.5), ("2.00", pa.int32(), 2), ("1.50", pa.decimal128(5, 1), 1.5)],
+)
+def test_a_partition_value_is_read_in_a_later_type(
+    text: str, later: pa.DataType, found: float
+) -> None:
+    own = state(pa.schema([*ID, ("p", pa.decimal128(5, 2))]), "p")
+    file = order(own, partition_values={"p": text})
+    target = state(pa.schema([*ID, ("p", later)]), "p")
+    assert values(decoded(numbers(1), file, target=target), "p") == [found]
+
+
+@pytest.mark.parametrize("later", [pa.int32(), pa.decimal128(5, 0)])
+def test_a_partition_value_is_neither_cut_nor_rounded_to_a_later_type(later: pa.DataType) -> None:
+    own = state(pa.schema([*ID, ("p", pa.decimal128(5, 2))]), "p")
+    file = order(own, partition_values={"p": "1.50"})
+    target = state(pa.schema([*ID, ("p", later)]), "p")
+    message = refusal(lambda: decoded(numbers(1), file, target=target), CorruptRow)
+    assert "'1.50' can't be read in the later type of the column 'p'" in message

@@ -194,28 +194,6 @@ def test_a_bad_partition_value_names_version_and_file() -> None:
     assert "version 5, a.parquet" in message
 
 
-@pytest.mark.parametrize(
-    ("text", "later", "found"),
-    [("1.50", pa.float64(), 1.5), ("2.00", pa.int32(), 2), ("1.50", pa.decimal128(5, 1), 1.5)],
-)
-def test_a_partition_value_is_read_in_a_later_type(
-    text: str, later: pa.DataType, found: float
-) -> None:
-    own = state(pa.schema([*ID, ("p", pa.decimal128(5, 2))]), "p")
-    file = order(own, partition_values={"p": text})
-    target = state(pa.schema([*ID, ("p", later)]), "p")
-    assert values(decoded(numbers(1), file, target=target), "p") == [found]
-
-
-@pytest.mark.parametrize("later", [pa.int32(), pa.decimal128(5, 0)])
-def test_a_partition_value_is_neither_cut_nor_rounded_to_a_later_type(later: pa.DataType) -> None:
-    own = state(pa.schema([*ID, ("p", pa.decimal128(5, 2))]), "p")
-    file = order(own, partition_values={"p": "1.50"})
-    target = state(pa.schema([*ID, ("p", later)]), "p")
-    message = refusal(lambda: decoded(numbers(1), file, target=target), CorruptRow)
-    assert "'1.50' can't be read in the later type of the column 'p'" in message
-
-
 def test_columns_that_the_file_lacks_are_null() -> None:
     assert values(decoded(numbers(2), order(state(WIDE))), "s") == [None, None]
 
