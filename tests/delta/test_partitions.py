@@ -215,7 +215,7 @@ def test_a_time_that_clocks_skip_or_show_twice_is_read_as_java_reads_it(
         ("integer", "one"),
         ("integer", "1.5.0"),
         ("integer", "1e2"),
-        ("boolean", "tru"),
+        ("boolean", "truee"),
         ("double", "-nan"),
         ("date", "2020-01-01foo"),
         ("timestamp", "2020-01-01 12:34:56+18:01"),
