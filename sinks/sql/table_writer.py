@@ -65,11 +65,32 @@ class TableWriter:
             with _without_rows():
                 database.save_claim(self.target, claim, claim)  # first: it is the fence
             with database.stage_rows(keys) as staged:
+                self._check_told_apart(keys, staged)
                 left = claim.rows - database.delete_rows(self.target, staged, self.form.key)
             if rows is not None:
                 database.append(self.target, rows)
                 left += rows.num_rows
             return self._count_rows(replace(claim, rows=left))
+
+    def _check_told_apart(self, keys: pa.Table, staged: str) -> None:
+        """Raise if a row that would leave has none of these keys, which are staged: a table that
+        somebody else has made may take two keys for one."""
+        database, key = self.database, keys.column_names
+        names = ", ".join(f"t.{database.quote_name(name)}" for name in key)
+        there = f"{self.database.quote_table(self.target)} AS t ON {database.format_key_match(key)}"
+        query = f"SELECT {names} FROM {staged} AS k JOIN {there}"
+        columns = (keys[f.name].combine_chunks() for f in keys.schema)
+        held = [database.make_comparable(column, column.type).to_pylist() for column in columns]
+        asked = set(zip(*held, strict=True))
+        for batch in list(database.read_rows(query, keys.schema)):
+            found = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            if other := next((each for each in found if each not in asked), None):
+                raise TargetRefused(
+                    f"{database.location}, table {self.target!r}: the columns {list(key)} take two "
+                    f"values for one, as by a collation without case, and a repair would lose the "
+                    f"row {dict(zip(key, other, strict=True))}; give them a collation that tells "
+                    "all values apart"
+                )
 
     @contextmanager
     def _check_unchanged(self, before: Claim) -> Iterator[None]:

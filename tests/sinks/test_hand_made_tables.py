@@ -11,17 +11,31 @@ from tailer.changes import ChangeBatch
 from tailer.errors import TargetRefused
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
+from tests.support.copies import make_copy_of
 from tests.support.sinks import NAMED, named, write
 from tests.support.sql_targets import SqlTarget, sql_target
 
 pytestmark = pytest.mark.anyio
 
 _TEXTS = pa.schema([("id", pa.string()), ("name", pa.string())])
+#: MySQL compares as the sink's own relation has it.
 _CASELESS = {
     "duckdb": "COLLATE NOCASE",
     "sqlite": "COLLATE NOCASE",
     "postgres": "COLLATE {prefix}caseless",
 }
+
+
+def _make_caseless(target: SqlTarget) -> str:
+    """Make the table with a key that takes two texts for one; return its name."""
+    if target.kind == "postgres":
+        target.query(
+            f"CREATE COLLATION {target.prefix}caseless "
+            "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+        )
+    collation = _CASELESS[target.kind].format(prefix=target.prefix)
+    target.query(f"CREATE TABLE {target.prefix}orders (id varchar {collation}, name varchar)")
+    return f"{target.prefix}orders"
 
 
 def _changes(kind: str, version: int, *keys: str) -> ChangeBatch:
@@ -39,17 +53,29 @@ async def test_a_key_that_takes_two_values_for_one_loses_no_row(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     target = sql_target(kind, tmp_path, request)
-    if kind == "postgres":
-        target.query(
-            f"CREATE COLLATION {target.prefix}caseless "
-            "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
-        )
-    collation = _CASELESS[kind].format(prefix=target.prefix)
-    target.query(f"CREATE TABLE {target.prefix}orders (id varchar {collation}, name varchar)")
+    name = _make_caseless(target)
     await write(_new(target, tmp_path), _changes("insert", 0, "a", "A"))
     with pytest.raises(TargetRefused, match="1 keys that leave would remove 2 rows"):
         await write(_new(target, tmp_path), _changes("delete", 1, "a"))
-    assert len(target.query(f"SELECT id FROM {target.prefix}orders")) == 2
+    assert len(target.query(f"SELECT id FROM {name}")) == 2
+
+
+@pytest.mark.parametrize("kind", _CASELESS)
+def test_a_repair_of_a_key_that_takes_two_values_for_one_loses_no_row(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = sql_target(kind, tmp_path, request)
+    name = _make_caseless(target)
+    options = {"key": ["id"], "table": "orders", "create": False, "evolve": False}
+    copy = make_copy_of(tmp_path, target.toml(**options).replace("False", "false"), _TEXTS)
+    copy.table.create()
+    copy.table.insert([{"id": key, "name": key} for key in ("a", "A", "b")])
+    copy.deliver(1)
+    for damage in (f"UPDATE {name} SET name = 'x'", f"DELETE FROM {name}"):
+        target.query(f"{damage} WHERE name = 'a'")
+        assert copy.verify("--repair") == 1
+        assert "would lose the row {'id': 'A'}" in capsys.readouterr().err
+        assert target.query(f"SELECT name FROM {name} WHERE name = 'A'") == [("A",)]
 
 
 async def test_rows_that_a_trigger_keeps_are_not_lacking(
