@@ -69,6 +69,11 @@ class SqliteFile(FileDatabase):
         with self._translate_errors():
             return int(self._connection.execute(statement, values).rowcount)
 
+    def quote_name(self, name: str) -> str:
+        """Return a name as MySQL has it: one in double quotes that SQLite does not know is a text
+        to it, and each row would have that."""
+        return "`" + name.replace("`", "``") + "`"
+
     def begin(self) -> None:
         """Begin a transaction that writes: a later change of its kind could fail."""
         self.execute("BEGIN IMMEDIATE")

@@ -16,9 +16,11 @@ import pytest
 from tailer.cli.main import main
 from tailer.config.feeds import load_config
 from tailer.daemon.assembly import assemble_feed
+from tailer.errors import TargetRefused
 from tailer.feed.run import run_feed
 from tailer.testing.conformance.sink import TYPES, VALUES
 from tailer.testing.table import TableBuilder
+from tests.support.copies import Copy, make_copy_of
 from tests.support.extent import rest_slow
 from tests.support.programs import run_tailer, started
 from tests.support.sql_targets import SQL_SINKS, SqlTarget, sql_target
@@ -101,6 +103,29 @@ def test_a_copy_is_read_again_where_a_read_was_cut_off(tmp_path: Path, target: S
             assert next(batches).num_rows
             batches.close()
         assert sum(batch.num_rows for batch in copy.rows(schema)) == count
+
+
+def test_a_column_that_the_copy_lacks_is_named(tmp_path: Path, target: SqlTarget) -> None:
+    """To SQLite, a name in double quotes that it does not know is a text."""
+    copy = make_copy_of(tmp_path, target.toml(key=["id"]), SCHEMA)
+    copy.table.create()
+    copy.table.insert([{"id": 1, "string": "string"}])
+    copy.deliver(1)
+    for key, column in ((2, "string"), (3, "id")):
+        target.query(f"ALTER TABLE {target.prefix}orders RENAME COLUMN {column} TO {column}2")
+        with pytest.raises(TargetRefused, match=f"olumn.*{column}"):
+            list_rows(copy)
+        copy.table.insert([{"id": key, "string": "string"}])
+        with pytest.raises(TargetRefused, match=f"olumn.*{column}"):
+            copy.deliver(key)
+        target.query(f"ALTER TABLE {target.prefix}orders RENAME COLUMN {column}2 TO {column}")
+    copy.deliver(3)
+    assert copy.verify() == 0
+
+
+def list_rows(copy: Copy) -> list[pa.RecordBatch]:
+    with copy.make_sink().read_mirror("orders") as mirror:
+        return list(mirror.rows(SCHEMA))
 
 
 #: How a struct's decimal loses its last digit, and a map an entry that is null.
