@@ -207,7 +207,11 @@ class NatsStream(MessageSink):
         errors, api = self._nats.js.errors, self._nats.js.api
         create = self.given["create"]
         try:
-            await self._jetstream.stream_info(self._stream)
+            if (await self._jetstream.stream_info(self._stream)).config.no_ack:
+                raise ConfigError(
+                    f"{self._location}: the stream {self._stream} acknowledges no message, so "
+                    "nobody knows which of them are stored; set no_ack to false"
+                )
         except errors.NotFoundError:
             if written:
                 raise ConfigError(

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 
 from sinks.messages.json_mirror import JsonMirror
 from sinks.messages.messages import Messages
-from sinks.redis.stream import LIMITS, TAG, RedisStream, format_words
+from sinks.redis.stream import TAG, RedisStream, format_words
 from sinks.shared.json_copy import add_columns
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import TargetRefused
@@ -69,7 +68,6 @@ _SIZES = """
 _SCANNED = 2000
 #: What an answer may have is 16 MiB, and so a row that is to be read back.
 _ANSWER_BYTES = 12 * 1024**2
-_LIMITS = replace(LIMITS, message_bytes=_ANSWER_BYTES)
 _GLOB = re.compile(r"([*?\[\]\\])")
 
 
@@ -79,6 +77,7 @@ class RedisMirror(JsonMirror, RedisStream):
     places = ("prefix",)
     routed = None
     script = _MERGE
+    _value_bytes_max = _ANSWER_BYTES
 
     def __init__(self, url: Url, given: Mapping[str, Any]) -> None:
         key = self._find_key(given)
@@ -134,7 +133,7 @@ class RedisMirror(JsonMirror, RedisStream):
         return pc.binary_join_element_wise(self.fill_option("prefix"), find_ids(keys), "")
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:
-        messages.check_sizes(_LIMITS)
+        await self._check_sizes(messages)
         assert messages.keys is not None, "a copy's messages have them"
         await self._note_columns(messages.batch)
         words = [messages.ids, messages.keys.cast(pa.string()), messages.values.cast(pa.string())]

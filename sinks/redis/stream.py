@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from hashlib import sha1
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 
 from sinks.formats.json import view_text
 from sinks.formats.json_formats import keyed_settings
-from sinks.messages.messages import Messages, RequestLimits
+from sinks.messages.messages import Messages, RequestLimits, parse_limit
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
 from sinks.shared.misread import find_misread_error
@@ -109,8 +110,9 @@ _NOT_IN_STREAMS = re.compile(r"[\x00-\x1f{}]+")
 TAG = re.compile(r"\{([^}]+)\}")
 #: The field that says that a stream was written to; behind it, which one, where there are several.
 _WRITTEN = "written"
-#: What Redis takes as one argument, by `proto-max-bulk-len`.
-LIMITS = RequestLimits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
+#: What Redis takes as one argument, unless `proto-max-bulk-len` is another one; and at least.
+_VALUE_BYTES, _VALUE_BYTES_MIN = 512 * _MIB, _MIB
+_REMEDY = "increase proto-max-bulk-len of the server, "
 
 
 class RedisStream(MessageSink):
@@ -127,6 +129,8 @@ class RedisStream(MessageSink):
 
     #: What writes a piece.
     script: ClassVar[str] = _WRITE
+    #: What a value may have, if the server takes it.
+    _value_bytes_max: ClassVar[int] = _VALUE_BYTES
 
     @classmethod
     def format_settings(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002
@@ -152,6 +156,7 @@ class RedisStream(MessageSink):
         self._connection: Any = None
         self._epoch = self._kept = b""
         self._streams = Targets()
+        self._taken_bytes: int | None = None  # what the server takes, once it was asked
 
     @property
     def targets(self) -> int:
@@ -178,7 +183,7 @@ class RedisStream(MessageSink):
         feed, epoch, offset = await self._call_for_words(3, *claim)
         self._check_feed(feed)
         await self._check_streams()
-        self._epoch, self._kept = epoch, offset or b""
+        self._epoch, self._kept, self._taken_bytes = epoch, offset or b"", None
         await self._call_command("SCRIPT LOAD", self.script)
         return self._parse_offset(offset)
 
@@ -245,7 +250,7 @@ class RedisStream(MessageSink):
         await self._pool.disconnect()
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:
-        messages.check_sizes(LIMITS)
+        await self._check_sizes(messages)
         if messages.places is None:
             streams, fields = [self._stream], [_WRITTEN]
             numbers = pa.repeat("1", len(messages))
@@ -258,6 +263,26 @@ class RedisStream(MessageSink):
             numbers = pc.add(coded.indices, 1).cast(pa.string())
         words = format_words([numbers, messages.ids, messages.values.cast(pa.string())])
         await self._run_script(tuple(fields), words, 3 * len(messages), then, streams)
+
+    async def _check_sizes(self, messages: Messages) -> None:
+        """Raise :class:`RowsRefused` for a value that is too large: the server would end the
+        connection, most often before its answer is read."""
+        most, remedy = self._value_bytes_max, ""
+        if pc.max(pc.binary_length(messages.values)).as_py() > _VALUE_BYTES_MIN:
+            if self._taken_bytes is None:
+                self._taken_bytes = await self._ask_taken_bytes()
+            if self._taken_bytes < most:
+                most, remedy = self._taken_bytes, _REMEDY
+        messages.check_sizes(RequestLimits(1 << 30, 1 << 31, message_bytes=most, remedy=remedy))
+
+    async def _ask_taken_bytes(self) -> int:
+        """Return what the server takes as one argument; the default, if the account may not ask."""
+        found: Any = []
+        with suppress(ConfigError, TargetRefused):
+            found = await self._call_command("CONFIG GET", "proto-max-bulk-len")
+        words = list(found.values()) if isinstance(found, dict) else found
+        limit = words[-1] if isinstance(words, list) and words else None
+        return parse_limit(limit, _VALUE_BYTES, _VALUE_BYTES_MIN)
 
     async def _save_offset(self, then: Offset) -> None:
         streams = [self._stream] if self.route is None else []

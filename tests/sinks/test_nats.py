@@ -166,6 +166,24 @@ async def test_a_stream_that_is_full_is_said_to_be_full(
     assert ids(nats_server, options) == [*range(50)]
 
 
+@pytest.mark.parametrize("mode", ["log", "mirror"])
+async def test_a_stream_that_acknowledges_nothing_is_refused(
+    client: Any, options: dict[str, Any], mode: str
+) -> None:
+    name = f"acknowledges-nothing-{mode}"
+    if mode == "mirror":
+        options = {"servers": options["servers"], "mode": mode, "bucket": name, "key": ["id"]}
+        config = StreamConfig(
+            f"KV_{name}", subjects=[f"$KV.{name}.>"], allow_direct=True, no_ack=True
+        )
+    else:
+        options = {"servers": options["servers"], "stream": name, "subject": name}
+        config = StreamConfig(name, subjects=[name], no_ack=True)
+    await client.add_stream(config)
+    with pytest.raises(ConfigError, match="acknowledges no message, .*; set no_ack to false"):
+        await write(new(options, timeout_s=2), named())
+
+
 async def test_an_event_that_is_refused_in_the_middle_is_named(
     client: Any, nats_server: Nats, options: dict[str, Any]
 ) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from sinks.messages.messages import RequestLimits
 from tailer.changes import Offset
-from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.errors import ConfigError, RowsRefused, SinkRejected, TransientError
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.brokers import PASSWORD, Redis
@@ -58,14 +57,26 @@ async def test_a_large_batch_is_written_in_pieces(
     assert ids(redis_server, options) == list(range(12_000))
 
 
+@pytest.mark.parametrize("mode", ["log", "mirror"])
 async def test_an_event_that_is_too_large_is_named(
-    redis_server: Redis, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    redis_server: Redis, options: dict[str, Any], mode: str
 ) -> None:
-    monkeypatch.setattr("sinks.redis.stream.LIMITS", RequestLimits(1000, 2000, message_bytes=1000))
-    batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1000}], version=7, last=True)
-    with pytest.raises(SinkRejected, match=r"version 7: the event .* at most 1000 can be sent"):
-        await write(new(options), batch)
-    assert ids(redis_server, options) == []
+    """The server would end the connection, most often before its answer is read."""
+    if mode == "mirror":
+        options = {"url": options["url"], "mode": "mirror", "prefix": f"{mode}:", "key": ["id"]}
+    batch = change_batch(NAMED, [{"id": 1, "name": "x" * 8 * 1024**2}], version=7, last=True)
+    with closing(redis.Redis.from_url(redis_server.url())) as client:
+        client.config_set("proto-max-bulk-len", 2 * 1024**2)
+        try:
+            with pytest.raises(RowsRefused) as refused:
+                await write(new(options), batch)
+            client.config_set("proto-max-bulk-len", 16 * 1024**2)
+            await write(new(options), batch)
+        finally:
+            client.config_set("proto-max-bulk-len", 512 * 1024**2)
+    said = "at most 2097152 can be sent; increase proto-max-bulk-len of the server, exclude columns"
+    assert "version 7: the event" in str(refused.value)
+    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("format_", ["debezium", "cloudevents"])
