@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -69,6 +70,12 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
+#: What the package and Arrow say of properties that they can't use.
+_WRONG_PROPERTY = re.compile(
+    r"Could not parse table property|is not a valid FileFormat|No writer registered for FileFormat"
+    r"|Unsupported (compression|codec|metrics mode)|LZO compression|Malformed truncate"
+    r"|Row group size cannot be|Unrecognized filesystem type"
+)
 #: The property of a table that a feed has created, and not yet written to.
 _CREATED = f"{INFO}.created"
 #: What a catalog's client says of its options, by the names of the errors.
@@ -130,6 +137,11 @@ class IcebergTarget(TargetTable):
             raise TransientError(f"{self.address}: another writer's commit conflicts ({e})") from e
         except Exception as e:  # of a catalog, a store, an HTTP client, a database
             said = _say_error(e)
+            if _WRONG_PROPERTY.search(said):
+                raise TargetRefused(
+                    f"{self.address} has a property that can't be used ({said}); change or remove "
+                    "it there: files are Parquet, and the rest is what pyiceberg and Arrow take"
+                ) from e
             verdict = FAULTS.verdict(said)
             now = " now" if verdict == "passing" else ""
             check = "; check it" if verdict == "for good" else ""
