@@ -82,7 +82,7 @@ class DeltaTarget(TargetTable):
             if "Concurrent transaction" in str(e):
                 raise self.make_replaced_error() from e
             raise TransientError(f"{self.address}: another writer's commit conflicts ({e})") from e
-        except (DeltaError, OSError) as e:
+        except (DeltaError, OSError, pa.ArrowException) as e:
             raise self._to_tailer_error(e) from e
 
     def _to_tailer_error(self, e: Exception) -> TailerError:
@@ -92,7 +92,7 @@ class DeltaTarget(TargetTable):
         verdict = FAULTS.verdict(said)
         now = " now" if verdict == "passing" else ""
         check = "; check it" if verdict == "for good" else ""
-        return FAULTS.error(said, f"{self.address} can't be written{now} ({said}){check}")
+        return FAULTS.error(said, f"{self.address} can't be read or written{now} ({said}){check}")
 
     def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> TableClaim | None:
         self._app, self._mode = f"delta-tailer/{feed}", mode

@@ -18,7 +18,7 @@ from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.clouds.servers import SERVERS, Container
 from tests.sinks.test_duckdb import mapped
-from tests.support.sinks import rows, write
+from tests.support.sinks import NAMED, rows, write
 
 pytestmark = pytest.mark.anyio
 
@@ -71,6 +71,25 @@ async def test_a_type_that_would_change_values_is_refused(tmp_path: Path) -> Non
     with pytest.raises(SinkRejected, match="'name' was of type string and is now of type int64"):
         await sink.write(change_batch(other, [{"id": 2, "name": 2}], version=2))
     assert copy(tmp_path) == [{"id": 1, "name": "a"}]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_file_that_can_not_be_read_is_waited_for(tmp_path: Path, *, whole: bool) -> None:
+    """It may be a proxy's or a disk's, and the package does not say which."""
+    sink = new(tmp_path)
+    await write(sink, rows((1, "a")))
+    [file] = (tmp_path / "copy").glob("*.parquet")
+    good = file.read_bytes()
+    file.write_bytes(b"\0" * len(good) if whole else good[:20] + b"\xff" * 30 + good[50:])
+    with pytest.raises(TransientError, match="can't be read or written now"):
+        await write(sink, rows((1, "a"), kind="delete", version=2))
+    with (
+        pytest.raises(TransientError, match="can't be read or written now"),
+        sink.read_mirror("orders") as mirror,
+    ):
+        list(mirror.rows(NAMED))
+    file.write_bytes(good)
+    await write(sink, rows((1, "a"), kind="delete", version=2))
 
 
 async def test_others_may_compact_the_table(tmp_path: Path) -> None:
