@@ -50,11 +50,36 @@ _CLAIM = """
     local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
     return {ARGV[1], tostring(epoch), redis.call('HGET', KEYS[1], 'offset')}
 """
+#: Whether a stream that was written to is gone, or was made again, with fewer entries than were
+#: ever added to it. A server before Redis 7 does not count them, and an account may not ask.
+_IS_GONE = """
+    local function count_added(stream)
+        local info = redis.pcall('XINFO', 'STREAM', stream)
+        for i = 1, #info, 2 do
+            if info[i] == 'entries-added' then return info[i + 1] end
+        end
+    end
+    local function is_gone(stream, field)
+        local seen = redis.call('HGET', KEYS[1], field)
+        if not seen then return false end
+        if redis.call('EXISTS', stream) == 0 then return true end
+        return (count_added(stream) or math.huge) < tonumber(seen)
+    end
+"""
+#: How many streams are gone: ARGV are the fields that say that they were written to.
+_COUNT_GONE = """
+    local gone = 0
+    for i = 2, #KEYS do
+        if is_gone(KEYS[i], ARGV[i - 1]) then gone = gone + 1 end
+    end
+    return gone
+"""
 #: A write: ARGV is epoch, the offset that Redis should have (or nothing), the new one, the fields
-#: that say of each stream (KEYS, behind the progress) that it was written to, then stream, id and
-#: event of each entry. It is refused where Redis is not as this process has left it. What refuses
-#: an entry refuses the first one of a stream (a key of another type, memory, a server that may not
-#: write, a last id that nothing follows): those of other streams are removed again.
+#: that say of each stream (KEYS, behind the progress) that it was written to, and how many entries
+#: it had been given by then; after that stream, id and event of each entry. It is refused where
+#: Redis is not as this process has left it. What refuses an entry refuses the first one of a stream
+#: (a key of another type, memory, a server that may not write, a last id that nothing follows):
+#: those of other streams are removed again.
 _WRITE = """
     local progress, streams = KEYS[1], #KEYS - 1
     local known = redis.call('HMGET', progress, 'epoch', 'offset')
@@ -63,9 +88,7 @@ _WRITE = """
     if known[1] ~= ARGV[1] or (known[2] or '') ~= ARGV[2] then return 'earlier' end
     for i = 1, streams do
         local stream = KEYS[i + 1]
-        if redis.call('HGET', progress, ARGV[i + 3]) and redis.call('EXISTS', stream) == 0 then
-            return 'lost'
-        end
+        if is_gone(stream, ARGV[i + 3]) then return 'lost' end
         if streams > 1 then
             local kind = redis.call('TYPE', stream).ok
             if kind ~= 'stream' and kind ~= 'none' then return '!' .. stream end
@@ -83,13 +106,16 @@ _WRITE = """
     end
     redis.call('HSET', progress, 'offset', ARGV[3])
     if #ARGV > streams + 3 then
-        for i = 1, streams do redis.call('HSET', progress, ARGV[i + 3], '1') end
+        for i = 1, streams do
+            redis.call('HSET', progress, ARGV[i + 3], count_added(KEYS[i + 1]) or 1)
+        end
     end
     return 'written'
 """
 #: What a write finds, that is not as this process has left it.
 _FOUND = {
-    b"lost": "{} or its offset is gone: Redis was emptied, or it is another server",
+    b"lost": "{} or its offset is gone, or it was made again: Redis was emptied, or it is another "
+    "server",
     b"earlier": "the offset of {} is not the one that was written last: Redis has an earlier state "
     "again",
 }
@@ -128,7 +154,7 @@ class RedisStream(MessageSink):
     piece_bytes = 4 * _MIB
 
     #: What writes a piece.
-    script: ClassVar[str] = _WRITE
+    script: ClassVar[str] = _IS_GONE + _WRITE
     #: What a value may have, if the server takes it.
     _value_bytes_max: ClassVar[int] = _VALUE_BYTES
 
@@ -199,11 +225,12 @@ class RedisStream(MessageSink):
         streams = [field.partition(b":")[2] or self._stream.encode() for field in fields]
         for stream in streams if self.route else ():
             self._streams.add(stream.decode(errors="replace"), "the stream")
-        if streams and await self._call_command("EXISTS", *streams) != len(streams):
+        keys = (1 + len(streams), self._progress, *streams, *fields)
+        if streams and await self._call_command("EVAL", _IS_GONE + _COUNT_GONE, *keys) != 0:
             raise TargetRefused(
-                f"{self._location}: {self._target} is missing, with its unread entries, and its "
-                "offset exists; restore it, or set with `tailer offsets set` or `reset` where the "
-                "feed resumes"
+                f"{self._location}: {self._target} is missing or was made again, without its "
+                "unread entries, and its offset exists; restore it, or set with `tailer offsets "
+                "set` or `reset` where the feed resumes"
             )
 
     async def _list_written(self) -> list[bytes]:

@@ -180,7 +180,7 @@ async def test_a_stream_that_acknowledges_nothing_is_refused(
         options = {"servers": options["servers"], "stream": name, "subject": name}
         config = StreamConfig(name, subjects=[name], no_ack=True)
     await client.add_stream(config)
-    with pytest.raises(ConfigError, match="acknowledges no message, .*; set no_ack to false"):
+    with pytest.raises(ConfigError, match=r"acknowledges no message, .*; set no_ack to false"):
         await write(new(options, timeout_s=2), named())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support.brokers import PASSWORD, Redis
 from tests.support.components import free_port
 from tests.support.message_targets import redis_events
 from tests.support.sinks import NAMED, named, write
+from tests.support.source import ROOT
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +129,23 @@ async def test_an_account_or_a_server_that_is_not_there(
     assert PASSWORD not in str(refused.value)
 
 
+@pytest.mark.parametrize("without", ["", "+xinfo|stream", "+config|get"])
+async def test_an_account_has_the_rights_that_the_page_says(
+    redis_server: Redis, options: dict[str, Any], without: str
+) -> None:
+    page = (ROOT / "docs" / "sinks" / "redis.md").read_text()
+    rights = sorted({*re.findall(r"\+[a-z]+(?:\|[a-z]+)?", page)} - {without})
+    keys = ("~test_*", "~delta-tailer:*")
+    with closing(redis.Redis.from_url(redis_server.url())) as client:
+        acl: Any = client.execute_command
+        acl("ACL", "SETUSER", "limited", "reset", "on", ">pw", *keys, *rights)
+    limited = {**options, "url": redis_server.url("limited", "pw")}
+    large = change_batch(NAMED, [{"id": 2, "name": "x" * 2 * 1024**2}], version=2, last=True)
+    await write(new(limited), named(), large)
+    assert await new(limited).look("orders") == large.next_offset
+    assert ids(redis_server, options) == [0, 1, 2]
+
+
 async def test_memory_that_is_full_is_waited_for() -> None:
     with Redis() as server:
         sink = new({"url": server.url()})
@@ -157,7 +176,9 @@ def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.Monkey
         new(options)
 
 
-@pytest.mark.parametrize("what", ["all", "stream", "progress", "earlier"])
+@pytest.mark.parametrize(
+    "what", ["all", "stream", "made by a reader", "made by a writer", "progress", "earlier"]
+)
 async def test_what_was_written_last_must_be_there(
     redis_server: Redis, options: dict[str, Any], what: str
 ) -> None:
@@ -169,8 +190,13 @@ async def test_what_was_written_last_must_be_there(
     with closing(redis.Redis.from_url(redis_server.url())) as client:
         before: Any = client.dump(stream), client.dump(progress)
         await sink.write(named(2, version=2))
-        gone = {"all": (stream, progress), "stream": (stream,), "progress": (progress,)}
-        client.delete(*gone.get(what, (stream, progress)))
+        gone = {"all": (stream, progress), "earlier": (stream, progress), "progress": (progress,)}
+        client.delete(*gone.get(what, (stream,)))
+        if what == "made by a reader":
+            client.xgroup_create(stream, "readers", mkstream=True)
+        elif what == "made by a writer":
+            event = b'{"_change_type":"insert","_commit_version":0,"id":9}'
+            client.xadd(stream, {"id": "9", "event": event})
         if what == "earlier":
             for name, dumped in zip((stream, progress), before, strict=True):
                 client.restore(name, 0, dumped)
@@ -179,9 +205,9 @@ async def test_what_was_written_last_must_be_there(
     with pytest.raises(TransientError, match=said):
         await sink.write(named(4, version=3))
     assert ids(redis_server, options) == there
-    if what == "stream":
+    if what not in gone:
         for again in (sink.open("orders"), other.look("orders")):
-            with pytest.raises(SinkRejected, match="is missing, with its unread"):
+            with pytest.raises(SinkRejected, match="is missing or was made again, without"):
                 await again
         await other.set_offset("orders", Offset(7))
         assert await sink.open("orders") == Offset(7)
