@@ -80,29 +80,34 @@ class ProgressRows:
         #: Id and number of rows of the table itself, None if it is not there.
         self.made: str | None = None
         self.rows = 0
+        #: What stands for the names and types of its columns.
+        self.shape = ""
         #: Whether the table is one that a process has made and never written.
         self.is_left = False
 
     async def load(self) -> TableProgress:
         """Read the newest row, and look at the table."""
-        tables = f"FROM system.tables WHERE database = {quote_text(self._database)} AND name ="
+        database, table = quote_text(self._database), quote_text(self.table)
+        tables = f"FROM system.tables WHERE database = {database} AND name ="
         made = (
             "(SELECT groupArray([toString(uuid), toString(ifNull(total_rows, 0)), comment]) "
-            f"{tables} {quote_text(self.table)}) AS made"
+            f"{tables} {table}) AS made, "
+            "(SELECT toString(cityHash64(arraySort(groupArray((name, type))))) "
+            f"FROM system.columns WHERE database = {database} AND table = {table}) AS shape"
         )
         names = f"SELECT count() AS found {tables} {quote_text(_OFFSETS)}"
         if self._mine or (await self._ask(names))["found"]:
             query = (
                 f"SELECT toString(max(place)) AS newest, argMax(progress, place) AS said, {made} "
-                f"FROM {self._offsets} WHERE `table` = {quote_text(self.table)}"
+                f"FROM {self._offsets} WHERE `table` = {table}"
             )
         else:
             query = f"SELECT '0' AS newest, '' AS said, {made}"
         found = await self._ask(query)
         try:
-            table = found["made"][0] if found["made"] else (None, 0, "")
-            self.made, self.rows = table[0], int(table[1])
-            self.is_left = not self.rows and table[2] == COMMENT
+            there = found["made"][0] if found["made"] else (None, 0, "")
+            self.made, self.rows, self.shape = there[0], int(there[1]), str(found["shape"])
+            self.is_left = not self.rows and there[2] == COMMENT
             self._place = int(found["newest"])
             self.now = msgspec.json.decode(found["said"] or "{}", type=TableProgress)
             self.now.at  # noqa: B018  # it can be read

@@ -91,8 +91,8 @@ class ClickHouseSink(Sink):
         self._progress = ProgressRows(self.client, "", "")
         self._table = ""
         self._begins = self._is_open = False
-        #: The columns of the batches that the table fits.
-        self._fitted: pa.Schema | None = None
+        #: The columns of the batches that the table fits, and its shape then.
+        self._fitted: tuple[pa.Schema, str] | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> ClickHouseSink:
@@ -204,9 +204,9 @@ class ClickHouseSink(Sink):
         """Have the table, with the batch's columns."""
         count = len(batch.rows.schema) - len(METADATA_FIELDS)
         schema = pa.schema([batch.rows.schema.field(i) for i in range(count)])
-        if self._fitted is not None and self._fitted.equals(schema):
-            return
         maker, progress = self._maker, self._progress
+        if self._fitted == (schema, progress.shape):
+            return
         new = with_physical_names(
             batch, maker.list_columns(schema), None if maker.key else maker.first,
             {maker.second: "delta-tailer.second"}
@@ -230,7 +230,7 @@ class ClickHouseSink(Sink):
             types, required = await self._list_types(), maker.required
             old = progress.settle_columns(new, types, required, keep=self._is_log)
             await self._change_columns(old, new)
-        self._fitted = schema
+        self._fitted = schema, progress.shape
 
     async def _create_table(self, name: str, columns: pa.Schema) -> None:
         """Create a table, if it is not there: the request may come twice."""
