@@ -2,8 +2,8 @@
 daemon on the same target. In the end a copy is the table; files and targets that keep the offset
 have each event once, and others may have some twice.
 
-``TAILER_TORTURE_ROUNDS`` is how many times (3, a kind each; at most 200, and 30 for
-those that keep no copy); ``--randomly-seed`` repeats the moments.
+``TAILER_TORTURE_ROUNDS`` is how many times (3, a kind each; at most 200, and 75 for
+those that keep no copy, which are 100 kills); ``--randomly-seed`` repeats the moments.
 """
 
 from __future__ import annotations
@@ -54,7 +54,18 @@ from tests.support.sql_targets import SQL_SINKS, SqlTarget, sql_target
 from tests.support.waiting import PATIENCE_S, eventually
 
 ROUNDS = min(200, int(os.environ.get("TAILER_TORTURE_ROUNDS", "3")))
-MESSAGE_ROUNDS = min(30, ROUNDS)
+MESSAGE_ROUNDS = min(75, ROUNDS)
+#: The servers that are prepared before the first test.
+NEEDS = {
+    "clickhouse": "clickhouse", "search": "opensearch", "elasticsearch": "elasticsearch",
+    "pubsub": "pubsub", "iceberg-rest": "iceberg-rest",
+}  # fmt: skip
+KINDS = (
+    *("clickhouse", "delta", "files", "iceberg", "nats-mirror", "redis-mirror", "search"),
+    *("elasticsearch", "iceberg-rest"),
+    *SQL_SINKS,
+    *MESSAGE_SINKS,
+)
 CONFIG = """
 [daemon]
 http = ""
@@ -335,15 +346,12 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.needs("clickhouse", "opensearch", "elasticsearch", "pubsub", "iceberg-rest")
 @pytest.mark.timeout(300 + 20 * ROUNDS)
 @pytest.mark.parametrize(
     "kind",
     [
-        *("clickhouse", "delta", "files", "iceberg", "nats-mirror", "redis-mirror", "search"),
-        *("elasticsearch", "iceberg-rest"),
-        *SQL_SINKS,
-        *MESSAGE_SINKS,
+        pytest.param(kind, marks=[pytest.mark.needs(NEEDS[kind])] if kind in NEEDS else [])
+        for kind in KINDS
     ],
 )
 def test_the_target_is_exact_when_daemons_are_killed(
