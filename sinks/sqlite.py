@@ -158,20 +158,17 @@ class SqliteFile(FileDatabase):
         )
         self.execute("DROP TABLE IF EXISTS temp._staged")
         self.execute(f"CREATE TEMPORARY TABLE _staged ({columns})")
-        self._insert_rows("temp._staged", keys)
+        self.insert_rows("temp._staged", keys)
         yield "temp._staged"
         self.execute("DROP TABLE temp._staged")
 
-    def append(self, target: str, rows: pa.Table) -> None:
-        self._insert_rows(self.quote_table(target), rows)
-
-    def _insert_rows(self, target: str, rows: pa.Table) -> None:
+    def insert_rows(self, relation: str, rows: pa.Table) -> None:
         marks = ", ".join("?" * rows.num_columns)
         names = self.quote_names(rows.schema.names)
         with self._translate_errors():
             for bound in bind_rows(rows):
                 self._connection.executemany(
-                    f"INSERT INTO {target} ({names}) VALUES ({marks})", bound
+                    f"INSERT INTO {relation} ({names}) VALUES ({marks})", bound
                 )
 
     def make_comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:

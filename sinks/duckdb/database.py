@@ -191,9 +191,9 @@ class DuckdbFile(FileDatabase):
         with self.stage_rows(pa.table({"c": pa.array([], data_type)})) as staged:
             return str(self.execute(f"DESCRIBE {staged}")[0][1])
 
-    def append(self, target: str, rows: pa.Table) -> None:
+    def insert_rows(self, relation: str, rows: pa.Table) -> None:
         with self.stage_rows(rows) as staged:
-            self.execute(f"INSERT INTO {self.quote_name(target)} BY NAME FROM {staged}")
+            self.execute(f"INSERT INTO {relation} BY NAME FROM {staged}")
 
     def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with self._translate_errors():

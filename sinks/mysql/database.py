@@ -108,6 +108,7 @@ class Mysql(Database):
     faults = _FAULTS
     claim_types = ("VARCHAR(255)", "LONGTEXT", "BIGINT", "LONGBLOB")
     lock = " FOR UPDATE"
+    scratch = f"(`_delta_tailer_number` {numbering})"
 
     def __init__(self, url: Url, *, tls: bool, ca_file: Path | None, timeout_s: float = 60) -> None:
         with naming_extra("mysql", "PyMySQL"):
@@ -368,16 +369,13 @@ class Mysql(Database):
         )
         self.execute(f"DROP TEMPORARY TABLE IF EXISTS {name}")
         self.execute(f"CREATE TEMPORARY TABLE {name} ({columns}) {self.texts}")
-        self._insert_rows(name, keys)
+        self.insert_rows(name, keys)
         yield name
         self.execute(f"DROP TEMPORARY TABLE {name}")
 
-    def append(self, target: str, rows: pa.Table) -> None:
-        self._insert_rows(self.quote_table(target), rows)
-
-    def _insert_rows(self, target: str, rows: pa.Table) -> None:
+    def insert_rows(self, relation: str, rows: pa.Table) -> None:
         names = self.quote_names(rows.schema.names)
-        head = f"INSERT INTO {target} ({names}) VALUES ".encode()
+        head = f"INSERT INTO {relation} ({names}) VALUES ".encode()
         for statement in format_insertions(head, rows, self._packet_bytes):
             if len(statement) >= self._packet_bytes:
                 raise RowsRefused(

@@ -26,6 +26,7 @@ from sinks.shared.options import find_credentials, naming_extra
 from sinks.sql.database import CLAIMS, Database, KeyTaken
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.text import (
+    Room,
     canonical_json,
     check_nul,
     check_times,
@@ -60,6 +61,10 @@ _IS_ANOTHERS = """
 """
 _COLUMNS = """
     SELECT column_name FROM information_schema.columns WHERE table_schema = ? AND table_name = ?
+"""
+_LENGTHS = """
+    SELECT column_name, character_maximum_length FROM information_schema.columns
+    WHERE table_schema = ? AND table_name = ? AND character_maximum_length IS NOT NULL
 """
 #: By SQLSTATE. A value or a constraint is a row's; syntax, names and rights are the operator's.
 #: Connections, transactions, resources, locks, a server that is read-only for now, and what is not
@@ -115,6 +120,7 @@ class Postgres(Database):
         named = [str(given[name]) for name in ("host", "dbname") if given.get(name)]
         self.location = "/".join(["PostgreSQL", *named])
         self._connection: Any = None
+        self._rooms: dict[str, Mapping[str, Room]] = {}
 
     def connect(self, *, read_only: bool = False) -> None:  # noqa: ARG002  # queries alone change nothing
         if self._connection is None:
@@ -141,6 +147,7 @@ class Postgres(Database):
     def abandon(self) -> None:
         """Close the connection; the server undoes its transaction."""
         connection, self._connection = self._connection, None
+        self._rooms.clear()
         if connection is not None:
             with suppress(self._psycopg.Error):
                 connection.close()
@@ -236,6 +243,13 @@ class Postgres(Database):
 
     # Values
 
+    def find_rooms(self, target: str, key: Sequence[str], schema: pa.Schema) -> Mapping[str, Room]:  # noqa: ARG002  # a key has no others
+        """Return the lengths of the columns that others have made: PostgreSQL cuts blanks off."""
+        if target not in self._rooms:
+            found = self.execute(_LENGTHS, self.schema, target)
+            self._rooms[target] = {name: Room(int(most), "characters") for name, most in found}
+        return self._rooms[target]
+
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise :class:`TargetRefused` for an option that names no column."""
         check_vectors(self._vectors, schema)
@@ -289,20 +303,17 @@ class Postgres(Database):
             f"{self.quote_name(f.name)} {self.format_type(f.type)}" for f in keys.schema
         )
         self.execute(f"CREATE TEMPORARY TABLE _delta_tailer_keys ({columns}) ON COMMIT DROP")
-        self._copy_in(name, keys)
+        self.insert_rows(name, keys)
         yield name
         self.execute(f"DROP TABLE {name}")
 
-    def append(self, target: str, rows: pa.Table) -> None:
-        self._copy_in(self.quote_table(target), rows)
-
-    def _copy_in(self, target: str, rows: pa.Table) -> None:
+    def insert_rows(self, relation: str, rows: pa.Table) -> None:
         names = self.quote_names(rows.schema.names)
         options = csv.WriteOptions(include_header=False, batch_size=_ROWS_MAX)
         with (
             self._translate_errors(),
             self._connection.cursor() as cursor,
-            cursor.copy(f"COPY {target} ({names}) FROM STDIN (FORMAT csv)") as copy,
+            cursor.copy(f"COPY {relation} ({names}) FROM STDIN (FORMAT csv)") as copy,
         ):
             for batch in rows.to_batches(_find_batch_rows(rows)):
                 columns = [_to_csv_type(column) for column in batch.columns]

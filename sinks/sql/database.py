@@ -82,6 +82,8 @@ class Database(ABC):
     numbering: ClassVar[str] = ""
     #: Types of the columns of claims: names, texts of any length, numbers, bytes.
     claim_types: ClassVar[tuple[str, str, str, str]] = ("TEXT", "TEXT", "BIGINT", "BLOB")
+    #: What a temporary table has to have besides its columns.
+    scratch: ClassVar[str] = ""
     #: What locks the rows that a statement selects.
     lock: ClassVar[str] = ""
     #: What makes a table, and what ends a transaction: other statements in a rehearsal.
@@ -89,9 +91,7 @@ class Database(ABC):
     ends: tuple[str, str] = ("COMMIT", "ROLLBACK")
     #: A rehearsal makes tables as a feed does, with the same rights.
     makes_in_rehearsal: ClassVar[bool] = True
-
-    #: The options of a table that say how its texts are kept and compared; and the condition that
-    #: a claim is of a target, byte by byte.
+    #: The options of a table that say how its texts are kept and compared.
     texts: str = ""
 
     @abstractmethod
@@ -159,9 +159,13 @@ class Database(ABC):
     def stage_rows(self, keys: pa.Table) -> AbstractContextManager[str]:
         """Provide rows as a relation within the transaction; return its quoted name."""
 
-    @abstractmethod
     def append(self, target: str, rows: pa.Table) -> None:
         """Add rows to a table. Raises :class:`KeyTaken` if it enforces its key."""
+        self.insert_rows(self.quote_table(target), rows)
+
+    @abstractmethod
+    def insert_rows(self, relation: str, rows: pa.Table) -> None:
+        """Add rows to a relation of this quoted name."""
 
     @abstractmethod
     def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -13,6 +13,7 @@ from sinks.shared.copy_sink import TableForm
 from sinks.shared.history import HistoryMerge, refuse_emptied
 from sinks.shared.merge import ColumnStep, Merge, find_steps
 from sinks.sql.database import Claim, Database, KeyTaken
+from sinks.sql.hand_made import check_kept
 from sinks.sql.table_transactions import TableTransaction
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import fold_case
@@ -37,6 +38,8 @@ class TableWriter:
         schema = transaction.schema
         database.connect()
         with self._check_unchanged(before):
+            if schema is not None:
+                self._check_hand_made(before, schema)
             if schema is not None and not database.ddl_in_transactions:
                 database.check_unchanged(self.target, before)
                 self._evolve_columns(before, schema)
@@ -102,6 +105,17 @@ class TableWriter:
             with suppress(SinkRejected):
                 self.database.check_unchanged(self.target, before)
             raise
+
+    def _check_hand_made(self, claim: Claim, schema: pa.Schema) -> None:
+        """Raise :class:`TargetRefused` for a column that somebody else has made, and that keeps
+        other values than it is given."""
+        had = claim.columns
+        if self.create if had is None else self.evolve or had.equals(schema):
+            return
+        known, there = set(had or ()), self.database.list_columns(self.target)
+        truncate = self.database.names.truncate_name
+        new = [f for f in schema if f not in known and truncate(f.name) in there]
+        check_kept(self.database, self.target, new)
 
     def _evolve_columns(self, claim: Claim, schema: pa.Schema) -> None:
         """Make the table, or change its columns, or see that somebody else did."""

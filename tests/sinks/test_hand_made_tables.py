@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch
-from tailer.errors import TargetRefused
+from tailer.errors import RowsRefused, TargetRefused
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
-from tests.support.copies import make_copy_of
+from tests.support.copies import Copy, make_copy_of
 from tests.support.sinks import NAMED, named, write
 from tests.support.sql_targets import SqlTarget, sql_target
 
@@ -48,6 +51,11 @@ def _new(target: SqlTarget, folder: Path) -> Sink:
     return make_sink(target.kind, {**options, "table": "orders"}, folder)
 
 
+def _make_copy(target: SqlTarget, folder: Path, schema: pa.Schema) -> Copy:
+    options = target.toml(key=["id"], table="orders", create=False, evolve=False)
+    return make_copy_of(folder, options, schema)
+
+
 @pytest.mark.parametrize("kind", _CASELESS)
 async def test_a_key_that_takes_two_values_for_one_loses_no_row(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -66,8 +74,7 @@ def test_a_repair_of_a_key_that_takes_two_values_for_one_loses_no_row(
 ) -> None:
     target = sql_target(kind, tmp_path, request)
     name = _make_caseless(target)
-    options = {"key": ["id"], "table": "orders", "create": False, "evolve": False}
-    copy = make_copy_of(tmp_path, target.toml(**options).replace("False", "false"), _TEXTS)
+    copy = _make_copy(target, tmp_path, _TEXTS)
     copy.table.create()
     copy.table.insert([{"id": key, "name": key} for key in ("a", "A", "b")])
     copy.deliver(1)
@@ -123,3 +130,88 @@ async def test_a_table_that_keeps_its_history_gets_no_other_columns(
     batch = change_batch(wider, [{"id": 2}], last=True, version=2)
     with pytest.raises(TargetRefused, match="system_versioning_alter_history"):
         await write(make_sink(target.kind, options, tmp_path), batch)
+
+
+_DAY = dt.datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001
+#: Columns that round, cut or pad without an error, for a type and a value of it.
+_NARROW: list[tuple[str, str, pa.DataType, Any]] = [
+    ("postgres", "real", pa.float64(), 0.1),
+    ("postgres", "numeric(5,1)", pa.decimal128(10, 2), Decimal("1.25")),
+    ("postgres", "numeric(10,2)", pa.float64(), 0.125),
+    ("postgres", "timestamp(0)", pa.timestamp("us"), _DAY),
+    ("postgres", "char(5)", pa.string(), "abc"),
+    ("postgres", "integer", pa.string(), "007"),
+    ("mysql", "FLOAT", pa.float64(), 0.1),
+    ("mysql", "DECIMAL(5,1)", pa.decimal128(10, 2), Decimal("1.25")),
+    ("mysql", "DATETIME", pa.timestamp("us"), _DAY),
+    ("mysql", "CHAR(5)", pa.string(), "a "),
+    ("mysql", "DOUBLE", pa.int64(), 2**53 + 1),
+    ("mysql", "BINARY(5)", pa.binary(), b"a"),
+    ("duckdb", "FLOAT", pa.float64(), 0.1),
+    ("duckdb", "DECIMAL(5,1)", pa.decimal128(10, 2), Decimal("1.25")),
+    ("duckdb", "TIMESTAMP_S", pa.timestamp("us"), _DAY),
+    ("duckdb", "DOUBLE", pa.int64(), 2**53 + 1),
+    ("sqlite", "NUMERIC", pa.string(), "007"),
+    ("sqlite", "REAL", pa.int64(), 2**53 + 1),
+    ("sqlite", "NUMERIC", pa.decimal128(38, 10), Decimal("12345678901234567890.0123456789")),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "data_type", "value"), _NARROW)
+async def test_a_column_that_keeps_other_values_is_refused(
+    kind: str, column: str, data_type: pa.DataType, value: Any, tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    target = sql_target(kind, tmp_path, request)
+    name = f"{target.prefix}orders"
+    target.query(f"CREATE TABLE {name} (id varchar(9) PRIMARY KEY, name {column})")
+    schema = pa.schema([("id", pa.string()), ("name", data_type)])
+    batch = change_batch(schema, [{"id": "a", "name": value}], last=True, version=0)
+    with pytest.raises(TargetRefused, match="the column 'name' of the table 'orders' can't keep"):
+        await write(_new(target, tmp_path), batch)
+    assert target.query(f"SELECT id FROM {name}") == []
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+async def test_blanks_that_do_not_fit_are_not_cut_off(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    target = sql_target(kind, tmp_path, request)
+    name = f"{target.prefix}orders"
+    target.query(f"CREATE TABLE {name} (id varchar(9) PRIMARY KEY, name varchar(5))")
+    await write(_new(target, tmp_path), _changes("insert", 0, "abcde"))
+    with pytest.raises(RowsRefused, match=r"'name' has a value of 6 characters, and .* holds 5"):
+        await write(_new(target, tmp_path), _changes("insert", 1, "abcd  "))
+    assert target.query(f"SELECT name FROM {name}") == [("abcde",)]
+
+
+#: Columns that are not what the sink would make, and keep all that they take.
+_WIDE: list[tuple[str, str, pa.DataType, Any]] = [
+    ("postgres", "numeric", pa.decimal128(10, 2), Decimal("1.25")),
+    ("postgres", "varchar(1)", pa.string(), "a"),
+    ("postgres", "integer", pa.int64(), 7),
+    ("postgres", "json", pa.list_(pa.int64()), [7]),
+    ("mysql", "VARCHAR(1)", pa.string(), "a"),
+    ("mysql", "INT", pa.int64(), 7),
+    ("mysql", "DECIMAL(12,4)", pa.decimal128(10, 2), Decimal("1.25")),
+    ("duckdb", "INTEGER", pa.int64(), 7),
+    ("duckdb", "VARCHAR(1)", pa.string(), "a"),
+    ("sqlite", "NUMERIC", pa.decimal128(10, 2), Decimal("1.25")),
+    ("sqlite", "VARCHAR(1)", pa.string(), "a"),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "data_type", "value"), _WIDE)
+def test_a_column_of_another_type_that_keeps_values_is_taken(
+    kind: str, column: str, data_type: pa.DataType, value: Any, tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    target = sql_target(kind, tmp_path, request)
+    name = f"{target.prefix}orders"
+    target.query(f"CREATE TABLE {name} (id varchar(9) PRIMARY KEY, name {column})")
+    schema = pa.schema([("id", pa.string()), ("name", data_type)])
+    copy = _make_copy(target, tmp_path, schema)
+    copy.table.create()
+    copy.table.insert([{"id": "a", "name": value}])
+    copy.deliver(1)
+    assert copy.verify() == 0
