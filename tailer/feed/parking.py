@@ -4,7 +4,9 @@ A fault of the server must never look like a refusal of rows. So a row is parked
 
 * The sink says that it is this row (:class:`RowsRefused`, or a value that can't be read).
 * The sink does not say which (any other :class:`SinkRejected`), and it takes other rows of the same
-  batch since it has refused the whole. All rows of a batch, or the only one, are not parked.
+  batch since it has refused the whole. All rows of a batch, or the only one, are not parked. Of a
+  copy, a row that leaves proves nothing of those that come: an engine may take all deletes, and no
+  document because of its own settings.
 
 A :class:`TargetRefused` is of no row, and is raised at once.
 
@@ -20,7 +22,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailer.changes import COMMIT_VERSION, ChangeBatch, Offset
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.changes import CHANGE_TYPE, COMING_KINDS, COMMIT_VERSION, ChangeBatch, Offset
 from tailer.errors import CorruptRow, RowsRefused, SinkRejected, TableError, TargetRefused
 from tailer.feed.parked_file import ParkedFile
 from tailer.feed.progress import FeedProgress
@@ -30,6 +35,7 @@ from tailer.sink import Sink, write_pieces
 #: If this many rows in a row are refused, the fault is the sink's, not the rows'.
 PARKED_IN_A_ROW_MAX = 1000
 _NAMED_MAX = 10
+_COMING = pa.array(COMING_KINDS)
 
 Refusal = SinkRejected | TableError
 
@@ -89,7 +95,7 @@ class Parking:
         self._in_a_row = 0
         # Of one batch:
         self._parked = Parked(0)
-        self._taken = 0
+        self._taken: set[bool] = set()
         self._held: list[tuple[ChangeBatch, Refusal]] = []
 
     @property
@@ -103,7 +109,7 @@ class Parking:
         ``save`` gets offsets within it as long as no row was refused: see
         :func:`tailer.sink.write_pieces`.
         """
-        self._parked, self._taken, self._held = Parked(batch.num_rows), 0, []
+        self._parked, self._taken, self._held = Parked(batch.num_rows), set(), []
         left = batch
 
         async def save_piece(offset: Offset) -> None:
@@ -146,10 +152,16 @@ class Parking:
         except (SinkRejected, TableError) as e:
             return e
         self._in_a_row = 0
-        self._taken += batch.num_rows
-        if self._taken:
-            await self._park_held_rows()
+        self._taken |= self._find_sides(batch)
+        await self._park_held_rows()
         return None
+
+    def _find_sides(self, rows: ChangeBatch) -> set[bool]:
+        """Return whether rows come to a copy, leave it, or both; all events are of one side."""
+        if not rows.num_rows or not self._sink.traits.copies:
+            return {True} if rows.num_rows else set()
+        comes = pc.is_in(rows.rows.column(CHANGE_TYPE), value_set=_COMING)
+        return set(comes.unique().to_pylist())
 
     async def _write_halves(self, batch: ChangeBatch, refused: Refusal) -> None:
         """Write a batch that was refused in halves, or judge its only row."""
@@ -167,7 +179,7 @@ class Parking:
         self._in_a_row += 1
         if not row.num_rows or self._in_a_row > PARKED_IN_A_ROW_MAX:
             raise refused
-        if self._taken or isinstance(refused, RowsRefused | CorruptRow):
+        if self._find_sides(row) <= self._taken or isinstance(refused, RowsRefused | CorruptRow):
             await self._write_to_park(row, refused)
         elif self._sink.traits.keeps_offset:
             raise refused
@@ -175,10 +187,13 @@ class Parking:
             self._held.append((row, refused))
 
     async def _park_held_rows(self) -> None:
-        """Park the rows that were held back: a row after them was taken."""
+        """Park the rows that were held back, after one that was taken."""
         held, self._held = self._held, []
         for row, refused in held:
-            await self._write_to_park(row, refused)
+            if self._find_sides(row) <= self._taken:
+                await self._write_to_park(row, refused)
+            else:
+                self._held.append((row, refused))
 
     async def _write_to_park(self, row: ChangeBatch, refused: Refusal) -> None:
         if self._file is not None:

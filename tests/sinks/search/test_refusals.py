@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tailer.errors import RowsRefused, TargetRefused, TransientError
+from tailer.changes import Offset
+from tailer.errors import RowsRefused, SinkRejected, TargetRefused, TransientError
+from tailer.feed.parking import Parked, Parking
+from tailer.feed.progress import FeedProgress
+from tailer.sink import make_sink
 from tailer.testing.batches import change_batch
 from tests.sinks.search.conftest import new
 from tests.support.search_engine import SearchEngine
-from tests.support.sinks import named, write
+from tests.support.sinks import NAMED, named, write
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_attempt")]
+
+
+async def no_save(_: Offset) -> None:
+    """What keeps no offset."""
 
 
 def put(search_engine: SearchEngine, path: str, body: Any) -> None:
@@ -70,6 +80,30 @@ async def test_a_cluster_that_is_read_only_is_waited_for(
         await new(options).open("orders")
     await write(new(options), named())
     assert set(search_engine.documents(options["index"])) == {"0", "1"}
+
+
+async def test_a_pipeline_that_is_missing_parks_no_row(
+    search_engine: SearchEngine, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """A delete passes by it, and proves nothing of the documents."""
+    sink = new(options)
+    await sink.open("orders")
+    await sink.write(named())
+    settings = f"/{options['index']}/_settings"
+    put(search_engine, settings, {"index.default_pipeline": "missing"})
+    kinds = [(0, "delete"), (10, "insert"), (1, "delete"), (11, "insert")]
+    found = [{"id": key, "name": f"name {key}", "_change_type": kind} for key, kind in kinds]
+    batch = change_batch(NAMED, found, version=2, last=True)
+    said: list[Parked] = []
+    park = make_sink("jsonl", {"path": "parked.jsonl"}, tmp_path)
+    parking = Parking(sink, park, FeedProgress("orders", time.time), said.append)
+    with pytest.raises(SinkRejected, match=r"pipeline with id .missing. does not exist"):
+        await parking.write(batch, no_save)
+    assert not said
+    put(search_engine, settings, {"index.default_pipeline": None})
+    await parking.write(batch, no_save)
+    await sink.aclose()
+    assert set(search_engine.documents(options["index"])) == {"10", "11"}
 
 
 @pytest.mark.parametrize(
