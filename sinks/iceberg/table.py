@@ -28,8 +28,9 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.utils.properties import property_as_int
 
 from sinks.iceberg.columns import change_schema, check_own_table, list_missing
 from sinks.iceberg.patches import RewriteSnapshot
@@ -76,6 +77,8 @@ _WRONG_PROPERTY = re.compile(
     r"|Unsupported (compression|codec|metrics mode)|LZO compression|Malformed truncate"
     r"|Row group size cannot be|Unrecognized filesystem type"
 )
+#: With less than one row a page, Arrow ends the process, or never ends itself.
+_PAGE_ROWS = TableProperties.PARQUET_PAGE_ROW_LIMIT
 #: The property of a table that a feed has created, and not yet written to.
 _CREATED = f"{INFO}.created"
 #: What a catalog's client says of its options, by the names of the errors.
@@ -344,6 +347,11 @@ class IcebergTarget(TargetTable):
                 rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         with self.translate_errors():
             table = self.table
+            if int(property_as_int(table.properties, _PAGE_ROWS, 1) or 0) < 1:
+                raise TargetRefused(
+                    f"{self.address} has a property that can't be used ({_PAGE_ROWS} is less than "
+                    "1); change or remove it there"
+                )
             return list(_dataframe_to_data_files(table.metadata, rows, table.io))
 
     def _commit(

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.anyio
         "write.parquet.compression-level=high", "write.parquet.row-group-limit=0",
         "write.metadata.metrics.default=nonsense", "write.metadata.metrics.default=truncate(x)",
         "write.data.path=nowhere://here", "commit.manifest.min-count-to-merge=some",
-        "write.avro.compression-codec=nonsense",
+        "write.avro.compression-codec=nonsense", "write.parquet.page-row-limit=-1",
+        "write.parquet.page-row-limit=0", "write.parquet.page-row-limit=many",
     ],
 )  # fmt: skip
 async def test_a_property_that_can_not_be_used_is_refused(lake: Lake, wrong: str) -> None:
