@@ -47,7 +47,7 @@ from tests.support.message_targets import (
     nats_offset,
 )
 from tests.support.outcomes import record_outcome
-from tests.support.programs import running_daemon
+from tests.support.programs import run_tailer, running_daemon
 from tests.support.published import manifest
 from tests.support.search_engine import SearchEngine
 from tests.support.sql_targets import SQL_SINKS, SqlTarget, sql_target
@@ -386,6 +386,9 @@ def test_the_target_is_exact_when_daemons_are_killed(
     found = target.rows()
     expected: list[dict[str, Any]] = writer.table.to_pyarrow_table().to_pylist()
     assert found == sorted(expected, key=lambda row: row["id"])
+    if kind not in (*MESSAGE_SINKS, "files"):
+        done = run_tailer("verify", str(tmp_path / "one.toml"), "orders")
+        assert done.returncode == 0, done
     # With two daemons, both are killed.
     kills = seen.total() + seen["two daemons"]
     record_outcome(
