@@ -42,7 +42,8 @@ class OnSpark(Daemon):
     def list_processes(self) -> list[psutil.Process]:
         """The driver's Java, if it has started, then what that has started: the tasks' Python."""
         assert self.process is not None
-        return psutil.Process(self.process.pid).children(recursive=True)
+        found: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return found
 
 
 def kills(trial: Trial) -> Counter[str]:
