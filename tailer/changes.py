@@ -94,7 +94,8 @@ def check_key(key: Iterable[str], columns: Collection[str], version: int | None 
 
 
 class DecodedRows(Struct, frozen=True):
-    """Some rows of one file: ``batch`` with the metadata columns, ``positions`` in the file.
+    """Some rows of one file, or of several small ones: ``batch`` with the metadata columns,
+    ``positions`` in their files.
 
     ``row_ids`` are their stable ids, if they were requested and the version has them. ``utf8``: all
     texts are known to be UTF-8.
@@ -198,8 +199,8 @@ class ChangeBatch(Struct, frozen=True):
     them.
 
     ``span`` has the parts of a batch with rows of several files; ``file`` is then None. All of it
-    are versions of one schema, and a span of several versions has all rows of its last one. Only a
-    sink that says so gets spans (:class:`tailer.sink.SinkTraits`); :meth:`parts` fits every batch.
+    are versions of one schema. Only a sink that says so gets spans
+    (:class:`tailer.sink.SinkTraits`); :meth:`parts` fits every batch.
 
     ``indices`` (int64) are the rows' places in their versions, where rows between them are missing:
     changes of other kinds than those that are published (:meth:`of_kinds`), or preimages.

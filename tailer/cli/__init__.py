@@ -1,4 +1,6 @@
-"""The command line: one file per command; `main` parses arguments and sets the exit status."""
+"""The command line: a file per command, those that serve in `services`; `main` parses arguments and
+sets the exit status.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """One commit: the content of its header actions, and its file actions on demand.
 
-The actions of a commit have no order: metaData, protocol and cdc may follow the adds. A commit is
-therefore read twice. The first pass gathers the few actions that determine how the others are read,
-checks what the protocol forbids, and finds the paths that are both removed and added. The second
-pass yields the file actions one by one. Neither keeps more than a few actions, so a commit of
-hundreds of megabytes needs little memory. Some writers repeat an action: two that say the same are
-one.
+The actions of a commit have no order: metaData, protocol and cdc may follow the adds. A large
+one is therefore read twice. The first pass gathers the few actions that determine how the others
+are read, checks what the protocol forbids, and finds the paths that are both removed and added. The
+second pass yields the file actions one by one. Neither keeps more than a few actions, so a commit
+of hundreds of megabytes needs little memory. Some writers repeat an action: two that say the same
+are one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     store -> log -> plan -> fetch -> decode -> write -> save offset
 
-Two tasks, joined by a pipe that holds one batch:
+Two tasks, joined by a pipe, before which one batch waits:
 
     reader                                             publisher
     follow        commits, as the log grows            publish    write a batch to the sink,
@@ -12,16 +12,18 @@ Two tasks, joined by a pipe that holds one batch:
 
 A **span** is one version or several consecutive ones, whose files are read together.
 
-Who pushes: the reader's functions get an ``emit`` and await it with each batch or notice. At most
-two batches are alive: one being written and one ready. Who pulls: one loop, in span_reader. It asks
-for a group of files, then for one step of their rows after the other, in worker threads unless a
-step is quick, and nothing below it runs unasked. Everything else here only awaits. After a failure
-nothing in memory is used again: the feed starts from its saved offset.
+Who pushes: the reader's functions get an ``emit`` and await it with each batch or notice. One batch
+is being written and one is ready; of a large span, further steps wait in the lanes, up to a bound.
+Who pulls: one loop, in span_reader. It asks for a group of files, then for one step of their rows
+after the other, in worker threads unless a step is quick, and nothing below it runs unasked. What
+shapes many rows or compares files takes threads too; everything else here only awaits. After a
+failure nothing in memory is used again: the feed starts from its saved offset.
 
 The way from a :class:`Feed` to its sink is read in nine files: run, read, commit,
-rows/span_reader, rows/files, rows/decoding, rows/batches, publish, sink_calls. Two calls of it are
-easily missed: read shapes the rows (:mod:`tailer.shape.shaper`) where it emits them, and run lets
-publisher and sink look at an item before it is in the pipe.
+rows/span_reader, rows/files, rows/decoding, rows/batches, publish, sink_calls. Three calls of it
+are easily missed: read shapes the rows (:mod:`tailer.shape.shaper`) where it emits them; run lets
+publisher and sink look at an item before it is in the pipe; and behind the pipe, fitting checks its
+columns and copy_repairs keeps it back while a repair has the copy, before publish has it.
 
 | module | what it decides |
 | --- | --- |
@@ -46,7 +48,7 @@ publisher and sink look at an item before it is in the pipe.
 | orders | what the operator wants: pause, skip, accept a schema, read again |
 | pipe, publish | the hand-over, the write and the saved offset |
 | fitting | whether the sinks can have the columns, before a row is written |
-| sink_calls | each call of the sink: one that does not return, one that fails unexplained |
+| sink_calls | what opens, writes and announces: a call that hangs, one that fails unexplained |
 | parking, parked_file, parked_rows | refused rows: where they go, how many, and their return |
 | copy_repairs | a resnapshot of a copy: it is compared with the table, and set right |
 | progress | what the feed reports of itself |

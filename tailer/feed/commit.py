@@ -1,7 +1,7 @@
 """Consecutive commits of a feed: their notices, then their changes, in spans.
 
-A span ends where the operator or a policy may step in: at a notice, a new schema, a skipped
-version, an offset within a version, updates to be paired; and before a version that is too large
+A span ends where the operator or a policy may step in: at a notice (of a new schema, of a skipped
+version), an offset within a version, updates to be paired; and before a version that is too large
 for it.
 """
 
@@ -68,7 +68,7 @@ class _CommitReader:
         await self._announce_schema(commit, first)
         with self._name_errors(commit):
             context.observer.note_commit(commit)
-            context.check_state(commit.after, commit.version)
+            context.check_selection(commit.after, commit.version)
             version, pairing = await _plan_version(context, commit, first)
         if pairing is not None:
             from tailer.feed.pairing import read_paired  # loads on demand
@@ -160,17 +160,17 @@ async def _plan_version(context: ReadContext, commit: Commit, first: Offset) -> 
 async def _plan_files(context: ReadContext, commit: Commit, first: Offset) -> FilePlan:
     """Return the files whose rows are the commit's changes, in their order; none if none of the
     changes are published, unless an index has to be found among them."""
-    plan = await _find_commit_plan(context, commit)
+    commit_plan = await _find_commit_plan(context, commit)
     if not first.index and not context.options.selection.may_have(commit.header):
         return FilePlan.from_list([])
     files: Iterable[ChangeFile]
-    if plan.compares:
-        files = await _derive_files(context, commit, plan.plan_rewrite())
+    if commit_plan.compares:
+        files = await _derive_files(context, commit, commit_plan.plan_rewrite())
     else:
-        files = context.select_files(plan.plan_files(first.delivered_files))
+        files = context.select_files(commit_plan.plan_files(first.delivered_files))
     if context.options.paired:
         files = (file for file in files if file not in context.lost)
-    return FilePlan.from_list(files) if plan.compares else FilePlan(files)
+    return FilePlan.from_list(files) if commit_plan.compares else FilePlan(files)
 
 
 async def _find_commit_plan(context: ReadContext, commit: Commit) -> CommitPlan:

@@ -13,7 +13,8 @@ from tailer.sink import Sink
 
 
 class Fitting:
-    """Checks the columns of each schema that is to be written, once, for the sinks that get it.
+    """Checks the columns of each schema that is to be written, for the sinks that get it: with the
+    first of its batches, and while the feed waits for one.
 
     It is the only place where a sink's columns are refused for their names or types; what a table
     itself can't have is refused where it is read. What it raises concerns every row, so no row is

@@ -55,7 +55,8 @@ class FeedOptions(Struct, frozen=True):
     keys: frozenset[str] = frozenset()
 
     def for_sink(self, sink: Sink) -> FeedOptions:
-        """Return the same options, with row ids and paired updates if the sink requires them."""
+        """Return the same options for a sink: with its key and spans, and with row ids and paired
+        updates if it requires them."""
         traits = sink.traits
         keys = frozenset({*self.key, *traits.key_columns})
         options = structs.replace(self, spans=traits.spans, keys=keys)

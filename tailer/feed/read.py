@@ -18,7 +18,7 @@ from tailer.feed.policy import LostFiles, continue_after_loss
 from tailer.feed.progress import Observer
 from tailer.feed.read_context import Emit, EmitBatch, FeedItem, ReadContext
 from tailer.feed.snapshots import Resnapshots, read_snapshot
-from tailer.log.follow import follow_spans
+from tailer.log.follow import follow_backlog
 from tailer.log.same_table import check_same_table, check_table_exists
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
@@ -158,6 +158,7 @@ async def send_items(
     ``reader`` does the reading itself.
     """
     log, policy = context.log, context.options.policies.on_data_loss
+    # What is sent moves the sender, is shaped, then looked at by whoever runs the feed, then piped.
     sender = ItemSender(_build_shaping_emit(context, emit), start)
     while True:
         try:
@@ -191,7 +192,7 @@ async def _read_in_order(
         await sender(await find_skip_notice(context, sender.at))
     snapshots = Resnapshots(context)
     await snapshots.take_turn(sender.at, sender)
-    following = follow_spans(
+    backlog = follow_backlog(
         context.log,
         sender.at,
         last,
@@ -199,10 +200,11 @@ async def _read_in_order(
         on_newest=context.observer.note_newest,
         on_wait=context.check_idle_state,
     )
-    async with aclosing(following) as spans:
-        async for found in spans:
+    async with aclosing(backlog) as deliveries:
+        async for delivered in deliveries:
             # A snapshot's turn comes after each commit.
-            for commits in ([commit] for commit in found) if snapshots.waiting else (found,):
+            one_by_one = ([commit] for commit in delivered)
+            for commits in one_by_one if snapshots.waiting else (delivered,):
                 await read_commits(context, commits, sender.at, sender, notices=notices)
                 for commit in commits:
                     snapshots.note_commit(commit)

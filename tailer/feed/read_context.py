@@ -106,7 +106,7 @@ class ReadContext(Struct, frozen=True):
     table's columns by their names; ``pruning`` leaves out files, and ``unread`` are those whose
     rows only count. ``layouts`` are what the files before were found to look like.
     ``blocking_files`` are the store's files, if a thread may read them without the event loop, and
-    ``budget`` is what may be fetched ahead of time. ``check_schema`` raises for a schema that a
+    ``budget`` is what may be fetched ahead of time. ``check_for_sinks`` raises for a schema that a
     sink can't have.
     """
 
@@ -126,7 +126,7 @@ class ReadContext(Struct, frozen=True):
     layouts: FileLayouts
     blocking_files: BlockingFiles | None
     budget: Budget | None
-    check_schema: Callable[[pa.Schema], None] = lambda _: None
+    check_for_sinks: Callable[[pa.Schema], None] = lambda _: None
     remote: RemoteDecoder | None = None
 
     @classmethod
@@ -139,7 +139,7 @@ class ReadContext(Struct, frozen=True):
         lost: LostFiles | None = None,
         live: LiveFiles | None = None,
         columns: TableColumns | None = None,
-        check_schema: Callable[[pa.Schema], None] = lambda _: None,
+        check_for_sinks: Callable[[pa.Schema], None] = lambda _: None,
     ) -> ReadContext:
         """Return how a table is read under the options of a feed."""
         log.store.serve(options.change_source)
@@ -176,7 +176,7 @@ class ReadContext(Struct, frozen=True):
             layouts=FileLayouts(decode),
             blocking_files=store.blocking_files(),
             budget=store.ahead(),
-            check_schema=check_schema,
+            check_for_sinks=check_for_sinks,
         )
 
     def is_selected(self, file: ChangeFile) -> bool:
@@ -187,7 +187,7 @@ class ReadContext(Struct, frozen=True):
         """Yield a version's files that are read, in their order."""
         return filter(self.is_selected, files)
 
-    def check_state(self, state: TableState, version: int) -> None:
+    def check_selection(self, state: TableState, version: int) -> None:
         """Raise :class:`TableError` for a state that can't be published as it is selected."""
         self.columns.learn_state(version, state)
         if self.shaper.checked is state:
@@ -213,7 +213,7 @@ class ReadContext(Struct, frozen=True):
 
     def check_idle_state(self, state: TableState) -> None:
         """Check the state of a feed that has nothing to read yet, before its first row comes."""
-        self.check_schema(self.shaper.shape_schema(state))
+        self.check_for_sinks(self.shaper.shape_schema(state))
 
     def build_empty_rows(self, state: TableState) -> pa.RecordBatch:
         """Return rows of a state before they are shaped, but none."""

@@ -181,7 +181,7 @@ async def _prepare_attempt(feed: Feed, calls: SinkCalls, fitting: Fitting) -> _A
         repairs.select_orders(),
         feed.lost,
         feed.live,
-        check_schema=fitting.check_schema,
+        check_for_sinks=fitting.check_schema,
     )
     return _Attempt(feed, context, offset, publisher, repairs, fitting)
 

@@ -156,7 +156,7 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
         await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))
     files = await plan_snapshot_files(context, snapshot, timestamp, first, context.observer)
     await check_listed(context.log, first, start.version, tag)
-    context.check_state(snapshot.state, start.version)
+    context.check_selection(snapshot.state, start.version)
     version = Version(start.version, timestamp, snapshot.state, FilePlan(files))
 
     async def emit_after_notice(batch: ChangeBatch) -> None:
@@ -221,7 +221,7 @@ class Resnapshot:
             await check_listed(log, at, version, tag)
             self._files = files
             await emit(self._build_notice("snapshot_begin", stream, version, timestamp))
-        self.context.check_state(snapshot.state, version)
+        self.context.check_selection(snapshot.state, version)
         while (add := self._take_next_file()) is not None:
             file = plan_snapshot(add, version, timestamp, snapshot.state)
             try:

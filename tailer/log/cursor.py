@@ -19,7 +19,7 @@ For example, a table with versions 0 to 2 is followed from version 1 on::
     ReadCommit(1)  -> version 1      StatCommit(0) -> its tag, as before
     ListLog        -> 1 and 2        ReadMore(1)   -> version 2       Deliver(1 and 2)
     ReadCommit(3)  -> NotThere       ListLog       -> nothing         StatCommit(2) -> as before
-    Wait(0)                          ReadCommit(3) -> NotThere        Wait(0.4)
+    Wait(0)                          ReadCommit(3) -> NotThere        Wait(0.5)
     ReadCommit(3)  -> version 3      StatCommit(2) -> as before       Deliver(3)
 
 What must never happen: a version is delivered twice, or before an earlier one; commits of two
@@ -44,7 +44,7 @@ from tailer.log.questions import CursorAction, CursorAnswer
 from tailer.offset import Offset
 
 #: The most commits of a backlog that are delivered together.
-SPAN_COMMITS_MAX = 256
+BACKLOG_COMMITS_MAX = 256
 
 #: Feeds with long pauses poll together with those of the same quarter of a second.
 _TICK_S = 0.25
@@ -94,9 +94,9 @@ class FollowOptions(Struct, frozen=True):
     """How to wait for the next commit, in seconds, and what may follow it.
 
     Polling starts at ``poll_min_s`` after a commit and doubles up to ``poll_max_s``; until then
-    each pause is shortened by a random part, up to a half. With ``same_table``, a commit that
-    replaces the table by one with another id ends the following; a bounded read of a log's versions
-    need not stop there.
+    each pause is shortened by a random part, up to a half, but not below ``poll_min_s``. With
+    ``same_table``, a commit that replaces the table by one with another id ends the following; a
+    bounded read of a log's versions need not stop there.
     """
 
     poll_min_s: float = 0.5
@@ -187,7 +187,7 @@ class LogCursor:
                 return self._ask_for_backlog()
             case "gathering":
                 end = self.newest if self._last is None else min(self.newest, self._last)
-                count = min(SPAN_COMMITS_MAX - 1, end - self.version)
+                count = min(BACKLOG_COMMITS_MAX - 1, end - self.version)
                 return ask.ReadMore(self._commits[0], count) if count > 0 else None
             case "delivering":
                 return ask.Deliver(self._commits, at_head=self._commits[-1].version >= self.newest)
@@ -196,6 +196,7 @@ class LogCursor:
             case "waiting":
                 self.newest = max(self.newest, self.version - 1)  # the log ends there
                 pause_s = max(self._choose_poll_time() - now, self._options.poll_min_s)
+                # The first one only sets the watch: a commit may have come just before.
                 return ask.Wait(pause_s if self._watched else 0.0)
         return self._ask_for_tag()
 

@@ -1,6 +1,6 @@
 """Following a table's log as it grows: the loop that carries out what a cursor asks for.
 
-All waiting is here. :mod:`tailer.log.cursor` decides what comes next, and
+All waiting for a next commit is here. :mod:`tailer.log.cursor` decides what comes next, and
 :mod:`tailer.log.readers` how the store is asked for it.
 """
 
@@ -28,7 +28,7 @@ from tailer.log.table import TableLog
 from tailer.process.threads import run_blocking
 from tailer.store import LOG_DIR, Watch
 
-__all__ = ["FollowOptions", "follow_commits", "follow_spans"]
+__all__ = ["FollowOptions", "follow_backlog", "follow_commits"]
 
 
 async def follow_commits(
@@ -38,14 +38,14 @@ async def follow_commits(
     options: FollowOptions | None = None,
     on_newest: Callable[[int], None] = lambda _: None,
 ) -> AsyncGenerator[Commit, None]:
-    """Yield the commits of :func:`follow_spans`, one by one."""
-    async with aclosing(follow_spans(log, start, last, options, on_newest)) as spans:
-        async for commits in spans:
+    """Yield the commits of :func:`follow_backlog`, one by one."""
+    async with aclosing(follow_backlog(log, start, last, options, on_newest)) as backlog:
+        async for commits in backlog:
             for commit in commits:
                 yield commit
 
 
-async def follow_spans(
+async def follow_backlog(
     log: TableLog,
     start: Offset,
     last: int | None = None,
@@ -54,7 +54,7 @@ async def follow_spans(
     on_wait: Callable[[TableState], None] = lambda _: None,
 ) -> AsyncGenerator[list[Commit], None]:
     """Yield the commits from an offset's version on, contiguous and of one table, as they appear:
-    as many at once as are there, at most :data:`tailer.log.cursor.SPAN_COMMITS_MAX`.
+    as many at once as are there, at most :data:`tailer.log.cursor.BACKLOG_COMMITS_MAX`.
 
     Ends after version ``last``; without one, never. ``on_newest`` is called with the newest version
     of the table whenever it changes, ``on_wait`` with the state of the newest version when the next

@@ -65,6 +65,7 @@ class JsonFiles:
     ) -> None:
         self.store = store
         self.torn_commit_max_s = torn_commit_max_s
+        # From here on for a log that is listed once; empty for one that is followed.
         self._listed = listed or {}
         self._predecessors: dict[str, FileTag] = {}
         self._kept: dict[str, Found] = {}

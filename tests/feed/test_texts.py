@@ -89,7 +89,7 @@ async def test_every_sink_gets_the_same_texts(rig: Rig, tmp_path: Path, mode: st
     elif mode == "sqlite":
         with closing(sqlite3.connect(tmp_path / "out")) as database:
             (name,) = database.execute(
-                "select name from sqlite_master where sql like '%\"s\"%'"
+                "select name from sqlite_master where sql like '%`s`%'"
             ).fetchone()
             found = [s for (s,) in database.execute(f'select s from "{name}" order by id')]
     else:

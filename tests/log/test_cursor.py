@@ -19,7 +19,7 @@ from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, DataLoss, TableReplaced, TailerError, TransientError
 from tailer.log import questions as ask
-from tailer.log.cursor import SPAN_COMMITS_MAX, FollowOptions, LogCursor, LogFacts
+from tailer.log.cursor import BACKLOG_COMMITS_MAX, FollowOptions, LogCursor, LogFacts
 from tests.support.extent import examples
 
 FACTS = LogFacts("/orders", torn_commit_max_s=1.0)
@@ -125,11 +125,11 @@ def test_a_bounded_read_ends_after_its_last_version() -> None:
 def test_a_backlog_comes_in_spans() -> None:
     cursor = cursor_at(3)
     more = answered(cursor, newest(3), listing(*range(3, 1000)))
-    assert more == ask.ReadMore(commit(3), SPAN_COMMITS_MAX - 1)
+    assert more == ask.ReadMore(commit(3), BACKLOG_COMMITS_MAX - 1)
     span = [commit(version) for version in range(4, 10)]
     answered(cursor, ask.CommitsRead(span), None)
     more = answered(cursor, newest(10))
-    assert more == ask.ReadMore(commit(10), SPAN_COMMITS_MAX - 1), "listed once"
+    assert more == ask.ReadMore(commit(10), BACKLOG_COMMITS_MAX - 1), "listed once"
 
 
 def test_the_first_version_has_no_predecessor() -> None:

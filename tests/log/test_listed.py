@@ -18,7 +18,7 @@ from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.delta.segment import format_commit_name
 from tailer.errors import TableError, TableReplaced
-from tailer.log.follow import follow_commits, follow_spans
+from tailer.log.follow import follow_backlog, follow_commits
 from tailer.log.listed import ListedLog, list_once
 from tailer.log.table import TableLog
 from tailer.store import FileStatus
@@ -187,7 +187,7 @@ async def test_a_feed_that_waits_holds_no_listing(tmp_path: Path) -> None:
 
     async def run() -> None:
         offset = Offset(VERSIONS + 1)
-        async for _ in follow_spans(log, offset, on_wait=lambda _: waiting.set()):
+        async for _ in follow_backlog(log, offset, on_wait=lambda _: waiting.set()):
             raise AssertionError
 
     with anyio.fail_after(60):

@@ -20,7 +20,7 @@ import pytest
 from tailer.changes import Offset
 from tailer.delta.segment import format_commit_name
 from tailer.log.cursor import FollowOptions
-from tailer.log.follow import follow_spans
+from tailer.log.follow import follow_backlog
 from tailer.log.json_files import MEMORY_BYTES_MAX, CommitText
 from tailer.log.questions import FileTag, NotThere, Torn
 from tailer.log.readers import SMALL_BYTES_MAX, BulkReader, LogReader
@@ -268,7 +268,7 @@ async def test_a_log_is_followed_through_it(rig: Rig, monkeypatch: pytest.Monkey
         await rig.commit()
     seen: list[int] = []
     with anyio.fail_after(120):
-        async with aclosing(follow_spans(rig.log, Offset(1), 45, QUICK)) as spans:
+        async with aclosing(follow_backlog(rig.log, Offset(1), 45, QUICK)) as spans:
             async for commits in spans:
                 seen += [commit.version for commit in commits]
                 if rig.table.version < 45 and seen[-1] >= rig.table.version - 1:

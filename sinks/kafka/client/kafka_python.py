@@ -1,8 +1,9 @@
 """The producer, on kafka-python: whole record batches, made by columns.
 
 The client underneath still handles sequence numbers, transactions, retries and compression. All of
-it blocks, so it runs in a worker thread; calls never overlap. Errors are raised as
-:class:`TransientError` or :class:`SinkRejected`. After any error the producer's state is unknown:
+it blocks, so it runs in a worker thread; calls never overlap, but for those that only pack records.
+Errors are raised as :class:`TransientError` or :class:`SinkRejected`, of options as
+:class:`ConfigError`. After any error the producer's state is unknown:
 it is dropped, and a new one is created.
 """
 

@@ -76,6 +76,8 @@ class BatchAssembler:
         placed = self._place_entries(decoded, self._at)
         ends = placed.ends
         if decoded.rows is not None:
+            # The batch leads past the ends whose columns are its own. From the first one with
+            # other columns on, each end is reached by an empty batch.
             schema = placed.parts[-1].file.state.schema
             while ends and ends[0].version.state.schema == schema:
                 ends.pop(0)
@@ -163,7 +165,7 @@ class BatchAssembler:
         )
 
     def _join_batches(self) -> list[ChangeBatch]:
-        """Return the batches as few: one for each schema."""
+        """Return the batches as few: one for each state of the table, with or without row ids."""
         groups: list[list[ChangeBatch]] = []
         for batch in self._made:
             if groups and not groups[-1][-1].num_rows:  # what comes leads further

@@ -6,7 +6,7 @@ The rules:
   between and after them. A version's end is in the group of its last file.
 - Where a worker thread can read the store (a local folder), files are not opened here but by the
   thread that decodes them. Where each request takes a while (S3), the next files are opened while
-  those before them are decoded, up to the first one for which the budget has no room.
+  those before them are decoded: a few, and none for which the budget has no room.
 - An error is raised in its place: a group that could not be completed is returned as far as it
   came, and the next call raises.
 
@@ -38,7 +38,7 @@ from tailer.store import WHOLE_BYTES
 #: about as much as may wait for its turn (`group_lanes`), so that no lane stands still for long.
 _GROUP_FILES = 256
 GROUP_BYTES = 8 * 1024 * 1024
-#: The most files of one span that are opened at the same time.
+#: With more files of a span that are opened ahead than this, no further one is planned.
 _AHEAD_FILES = 8
 #: Bytes at a large file's end, where its footer is.
 _END_BYTES = 64 * 1024

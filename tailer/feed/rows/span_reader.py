@@ -45,8 +45,8 @@ _TINY_BYTES = 8 * 1024
 async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, spans: bool) -> None:
     """Read the batches of a span. The last one leads to the version after the last one.
 
-    ``spans``: rows of several files and versions come as one batch; else each batch is of one file,
-    and a version without changes gives one empty batch.
+    ``spans``: the rows of a step, of several files and versions, come as one batch; else each batch
+    is of one file, and a version without changes gives one empty batch.
     """
     finder = context.make_finder(span.first)
     assembler = BatchAssembler(context, finder, span.first, spans=spans)
