@@ -157,8 +157,8 @@ class ExactlyOnce:
         return None
 
     def write(self, batch: ChangeBatch) -> None:
-        """Write a batch. Its rows are durable when this returns; the offset of one without rows comes
-        with those that follow."""
+        """Write a batch. Its rows are durable when this returns; the offset of a batch without rows
+        comes with those that follow."""
         with self._watch_failures():
             for name, _ in self._data.split_by_topic(batch):
                 if name not in self._open_topics:
