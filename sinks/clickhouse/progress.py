@@ -80,8 +80,8 @@ class ProgressRows:
         #: Id and number of rows of the table itself, None if it is not there.
         self.made: str | None = None
         self.rows = 0
-        #: What stands for the names and types of its columns.
-        self.shape = ""
+        #: Changes with the names and types of its columns.
+        self.columns_hash = ""
         #: Whether the table is one that a process has made and never written.
         self.is_left = False
 
@@ -93,7 +93,7 @@ class ProgressRows:
             "(SELECT groupArray([toString(uuid), toString(ifNull(total_rows, 0)), comment]) "
             f"{tables} {table}) AS made, "
             "(SELECT toString(cityHash64(arraySort(groupArray((name, type))))) "
-            f"FROM system.columns WHERE database = {database} AND table = {table}) AS shape"
+            f"FROM system.columns WHERE database = {database} AND table = {table}) AS columns_hash"
         )
         names = f"SELECT count() AS found {tables} {quote_text(_OFFSETS)}"
         if self._mine or (await self._ask(names))["found"]:
@@ -106,7 +106,8 @@ class ProgressRows:
         found = await self._ask(query)
         try:
             there = found["made"][0] if found["made"] else (None, 0, "")
-            self.made, self.rows, self.shape = there[0], int(there[1]), str(found["shape"])
+            self.made, self.rows = there[0], int(there[1])
+            self.columns_hash = str(found["columns_hash"])
             self.is_left = not self.rows and there[2] == COMMENT
             self._place = int(found["newest"])
             self.now = msgspec.json.decode(found["said"] or "{}", type=TableProgress)

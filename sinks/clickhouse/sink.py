@@ -91,7 +91,7 @@ class ClickHouseSink(Sink):
         self._progress = ProgressRows(self.client, "", "")
         self._table = ""
         self._begins = self._is_open = False
-        #: The columns of the batches that the table fits, and its shape then.
+        #: The columns of the batches that the table fits, and the hash of its columns then.
         self._fitted: tuple[pa.Schema, str] | None = None
 
     @classmethod
@@ -205,7 +205,7 @@ class ClickHouseSink(Sink):
         count = len(batch.rows.schema) - len(METADATA_FIELDS)
         schema = pa.schema([batch.rows.schema.field(i) for i in range(count)])
         maker, progress = self._maker, self._progress
-        if self._fitted == (schema, progress.shape):
+        if self._fitted == (schema, progress.columns_hash):
             return
         new = with_physical_names(
             batch, maker.list_columns(schema), None if maker.key else maker.first,
@@ -230,7 +230,7 @@ class ClickHouseSink(Sink):
             types, required = await self._list_types(), maker.required
             old = progress.settle_columns(new, types, required, keep=self._is_log)
             await self._change_columns(old, new)
-        self._fitted = schema, progress.shape
+        self._fitted = schema, progress.columns_hash
 
     async def _create_table(self, name: str, columns: pa.Schema) -> None:
         """Create a table, if it is not there: the request may come twice."""

@@ -83,10 +83,10 @@ class TableWriter:
         there = f"{self.database.quote_table(self.target)} AS t ON {database.format_key_match(key)}"
         query = f"SELECT {names} FROM {staged} AS k JOIN {there}"
         columns = (keys[f.name].combine_chunks() for f in keys.schema)
-        held = [database.make_comparable(column, column.type).to_pylist() for column in columns]
+        held = [_list_values(database.make_comparable(column, column.type)) for column in columns]
         asked = set(zip(*held, strict=True))
         for batch in list(database.read_rows(query, keys.schema)):
-            found = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            found = zip(*(_list_values(column) for column in batch.columns), strict=True)
             if other := next((each for each in found if each not in asked), None):
                 raise TargetRefused(
                     f"{database.location}, table {self.target!r}: the columns {list(key)} take two "
@@ -293,3 +293,9 @@ def _without_rows() -> Iterator[None]:
         yield
     except RowsRefused as e:
         raise TargetRefused(str(e)) from e
+
+
+def _list_values(column: pa.Array) -> list[Any]:
+    """Return the values of a key column; times as texts, since Python lacks some of them."""
+    plain = column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
+    return list(plain.to_pylist())

@@ -130,18 +130,25 @@ def find_held_version(offset: Offset | None, feed: str) -> int:
     return offset.version - 1
 
 
-def _find_differences(
-    examples: Sequence[dict[str, Any]], key: Sequence[str]
-) -> list[KeyDifference]:
+def _find_differences(examples: pa.Table, key: Sequence[str]) -> list[KeyDifference]:
     """Return the keys of the examples, which are in the order of their keys."""
     found: dict[str, KeyDifference] = {}
-    for row in examples:
-        values = {name: row[name] for name in key}
+    keys = zip(*(_list_values(examples.column(name)) for name in key), strict=True)
+    for each, surplus in zip(keys, examples.column("surplus").to_pylist(), strict=True):
+        values = dict(zip(key, each, strict=True))
         sides = found.get(str(values), KeyDifference(values, missing=False, surplus=False))
         found[str(values)] = KeyDifference(
-            values, sides.missing or row["surplus"] < 0, sides.surplus or row["surplus"] > 0
+            values, sides.missing or surplus < 0, sides.surplus or surplus > 0
         )
     return list(found.values())[:_KEYS_MAX]
+
+
+def _list_values(column: pa.ChunkedArray) -> list[Any]:
+    """Return values for people: of times beyond the years 1 to 9999, which Python lacks, texts."""
+    try:
+        return list(column.to_pylist())
+    except OverflowError:
+        return list(column.cast(pa.string()).to_pylist())
 
 
 class MirrorRows:
@@ -201,8 +208,7 @@ class MirrorRows:
     def compare(self, engine: Engine) -> MirrorVerdict:
         """Return the verdict; the engine's table ``unbalanced`` then has the rows that differ."""
         missing, surplus, examples = compare_rows(engine, self, 2 * _KEYS_MAX + 1)
-        found = examples.to_pylist() if examples is not None else []
-        differences = _find_differences(found, self.copy.key)
+        differences = [] if examples is None else _find_differences(examples, self.copy.key)
         return MirrorVerdict(self.version, self.count, missing, surplus, differences)
 
     def open_stream(self) -> RowStream:

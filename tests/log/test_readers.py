@@ -268,8 +268,8 @@ async def test_a_log_is_followed_through_it(rig: Rig, monkeypatch: pytest.Monkey
         await rig.commit()
     seen: list[int] = []
     with anyio.fail_after(120):
-        async with aclosing(follow_backlog(rig.log, Offset(1), 45, QUICK)) as spans:
-            async for commits in spans:
+        async with aclosing(follow_backlog(rig.log, Offset(1), 45, QUICK)) as backlog:
+            async for commits in backlog:
                 seen += [commit.version for commit in commits]
                 if rig.table.version < 45 and seen[-1] >= rig.table.version - 1:
                     await rig.commit()

@@ -41,6 +41,16 @@ def _make_caseless(target: SqlTarget) -> str:
     return f"{target.prefix}orders"
 
 
+def _make_keyed(
+    kind: str, column: str, folder: Path, request: pytest.FixtureRequest
+) -> tuple[SqlTarget, str]:
+    """Make the table with a column ``name`` of this type; return its target and its name there."""
+    target = sql_target(kind, folder, request)
+    name = f"{target.prefix}orders"
+    target.query(f"CREATE TABLE {name} (id varchar(9) PRIMARY KEY, name {column})")
+    return target, name
+
+
 def _changes(kind: str, version: int, *keys: str) -> ChangeBatch:
     found = [{"id": key, "name": key, "_change_type": kind} for key in keys]
     return change_batch(_TEXTS, found, last=True, version=version)
@@ -162,9 +172,7 @@ async def test_a_column_that_keeps_other_values_is_refused(
     kind: str, column: str, data_type: pa.DataType, value: Any, tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
-    target = sql_target(kind, tmp_path, request)
-    name = f"{target.prefix}orders"
-    target.query(f"CREATE TABLE {name} (id varchar(9) PRIMARY KEY, name {column})")
+    target, name = _make_keyed(kind, column, tmp_path, request)
     schema = pa.schema([("id", pa.string()), ("name", data_type)])
     batch = change_batch(schema, [{"id": "a", "name": value}], last=True, version=0)
     with pytest.raises(TargetRefused, match="the column 'name' of the table 'orders' can't keep"):
@@ -176,9 +184,7 @@ async def test_a_column_that_keeps_other_values_is_refused(
 async def test_blanks_that_do_not_fit_are_not_cut_off(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    target = sql_target(kind, tmp_path, request)
-    name = f"{target.prefix}orders"
-    target.query(f"CREATE TABLE {name} (id varchar(9) PRIMARY KEY, name varchar(5))")
+    target, name = _make_keyed(kind, "varchar(5)", tmp_path, request)
     await write(_new(target, tmp_path), _changes("insert", 0, "abcde"))
     with pytest.raises(RowsRefused, match=r"'name' has a value of 6 characters, and .* holds 5"):
         await write(_new(target, tmp_path), _changes("insert", 1, "abcd  "))
@@ -206,9 +212,7 @@ def test_a_column_of_another_type_that_keeps_values_is_taken(
     kind: str, column: str, data_type: pa.DataType, value: Any, tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
-    target = sql_target(kind, tmp_path, request)
-    name = f"{target.prefix}orders"
-    target.query(f"CREATE TABLE {name} (id varchar(9) PRIMARY KEY, name {column})")
+    target, _ = _make_keyed(kind, column, tmp_path, request)
     schema = pa.schema([("id", pa.string()), ("name", data_type)])
     copy = _make_copy(target, tmp_path, schema)
     copy.table.create()

@@ -397,3 +397,27 @@ def test_a_table_or_a_log_is_not_repaired(tmp_path: Path) -> None:
     )
     done = run_tailer("verify", str(config), "orders", "--repair")
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("stored", "data_type", "shown"),
+    [
+        (pa.array([4_000_000, 5], pa.int32()), pa.date32(), "12921-08-18"),
+        (pa.array([3 * 10**17, 5]), pa.timestamp("us", "UTC"), "11476-08-15 05:20:00.000000Z"),
+    ],
+)
+def test_a_key_beyond_the_years_of_python_is_shown_and_set_right(
+    stored: pa.Array, data_type: pa.DataType, shown: str, tmp_path: Path,
+    request: pytest.FixtureRequest, capsys: Capture,
+) -> None:  # fmt: skip
+    target = sql_target("duckdb", tmp_path, request)
+    schema = pa.schema([("id", data_type), ("n", pa.int64())])
+    copy = make_copy_of(tmp_path, target.toml(key=["id"], table="orders"), schema)
+    copy.table.create()
+    copy.table.insert([{"id": key, "n": 1} for key in stored.cast(data_type)])
+    copy.deliver(1)
+    target.query("UPDATE orders SET n = 2")
+    assert copy.verify() == 1
+    assert shown in capsys.readouterr().out
+    copy.verify("--repair")
+    assert copy.verify() == 0

@@ -116,7 +116,7 @@ class SparkCluster:
                         self._starts_lost += 1
                         _forget_session()
                         if self._starts_lost < _STARTS_MAX:
-                            raise TransientError(f"{said}, and its Java has ended") from e
+                            raise TransientError(f"{said}; its Java may have been killed") from e
                     raise ConfigError(
                         f"{said}; check --master and --conf, that there is Java 17 or newer, and "
                         "what Spark has printed"
