@@ -39,7 +39,7 @@ PARTS = {
     "tests of modules": "not programs and not sinks and not java",
 }
 # These have more files than the others, and are halved by them.
-SHARES = {"tests of sinks": 2, "tests of programs": 2, "tests of modules": 2}
+SHARES = {"tests with Spark": 2, "tests of sinks": 2, "tests of programs": 2, "tests of modules": 2}
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 # What failed and why, of all that pytest has to say about it.
 FAILURE = re.compile(r"(FAILED|ERROR|E) ")

@@ -8,14 +8,59 @@ from pathlib import Path
 import py4j  # type: ignore[import-untyped]
 import pyspark
 import pytest
+from pyspark.errors import PySparkException
 
+from tailer.errors import TransientError
+from tailer.spark.pipeline.cluster import convert_error
 from tests.spark.test_pipeline import one_feed, run_spark
 from tests.support.components import java_major, require
 
+#: What Java says of a job, before the reason.
+FAILED = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 \
+times, most recent failure: Lost task 0.0 in stage 4.0 (TID 5) (127.0.0.1 executor driver): """
+PYTHON = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+#: A worker that was killed, or a Java, as different threads of Java and Python meet it.
+PASSING = [
+    "java.io.IOException: Stream closed",
+    "java.io.IOException: Broken pipe",
+    "java.net.SocketException: Connection reset",
+    "java.io.EOFException",
+    "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+    "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+    "java.util.ConcurrentModificationException",
+    'java.io.IOException: Cannot run program "python3": error=12, Cannot allocate memory',
+    f"{PYTHON}EOFError",
+    f"{PYTHON}ConnectionResetError: [Errno 104] Connection reset by peer",
+    f"{PYTHON}BrokenPipeError: [Errno 32] Broken pipe",
+]
+#: What somebody must do something about, or what is a fault of this project.
+LASTING = [
+    'java.io.IOException: Cannot run program "python3": error=2, No such file or directory',
+    "java.lang.OutOfMemoryError: Java heap space",
+    f"{PYTHON}ModuleNotFoundError: No module named 'tailer'",
+    f"{PYTHON}TypeError: unsupported operand type(s)",
+    "Serialized task 3:0 was 200000000 bytes, which exceeds max allowed: spark.rpc.message.maxSize",
+]
 #: A Python that has Spark's package and not this one.
 BARE = """#!/bin/sh
 PYTHONPATH={spark} exec {python} -S "$@"
 """
+
+
+@pytest.mark.parametrize("reason", PASSING)
+def test_a_worker_that_is_gone_is_tried_again(reason: str) -> None:
+    assert isinstance(convert_error(PySparkException(FAILED + reason)), TransientError)
+
+
+@pytest.mark.parametrize("reason", LASTING)
+def test_what_does_not_pass_ends_the_feed(reason: str) -> None:
+    assert not isinstance(convert_error(PySparkException(FAILED + reason)), TransientError)
+
+
+def test_a_fault_in_the_driver_ends_the_feed() -> None:
+    assert not isinstance(convert_error(TypeError("no such thing")), TransientError)
+    assert isinstance(convert_error(MemoryError()), TransientError)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import os
+import pickle
 import re
 import sys
 import traceback
@@ -30,32 +31,26 @@ from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, TailerError, TransientError
 
-#: Spark's messages when a process was too slow to start or to take the results, or an executor is
-#: gone; and when two jobs that begin at one moment share a worker's environment while a task is
-#: being sent.
-_HEALING = (
-    "Python worker failed to connect back",
-    "Can not open socket",
-    "ExecutorLostFailure",
-    "Python worker exited",
-    "TaskResultLost",
-    "java.io.OptionalDataException",
-    "java.util.ConcurrentModificationException",
-)
-#: The same when the session has ended, or its Java has.
+#: Spark's messages when the session has ended, or its Java has.
 _LOST = ("SparkContext was shut down", "stopped SparkContext", "JAVA_GATEWAY_EXITED")
 #: How often Java may end in a row while Spark starts: it may have been killed, for memory say, and
 #: what is configured wrongly ends it each time.
 _STARTS_MAX = 3
-#: What somebody must change before a job can succeed, by what Spark's message says.
+#: What somebody must change before a job can succeed, by what Spark's message says. (A program that
+#: exists may also fail to start: for lack of memory, say.)
 _REMEDIES = {
-    "ModuleNotFoundError": "the executors' Python must have this package: install it there, or let "
-    "PYSPARK_PYTHON name a Python that has it",
-    "spark.driver.maxResultSize": "lower --partition-bytes-max, or raise that setting by --conf",
-    "Cannot run program": "PYSPARK_PYTHON must name a Python that the executors have",
-    "java.lang.OutOfMemoryError": "lower --partition-bytes-max, or raise spark.driver.memory or "
+    r"ModuleNotFoundError": "the executors' Python must have this package: install it there, or "
+    "let PYSPARK_PYTHON name a Python that has it",
+    r"spark\.(driver\.maxResultSize|rpc\.message\.maxSize)": "lower --partition-bytes-max, or "
+    "raise that setting by --conf",
+    r"Cannot run program .* error=(2|13)\b": "PYSPARK_PYTHON must name a Python that the executors "
+    "have",
+    r"java\.lang\.OutOfMemoryError": "lower --partition-bytes-max, or raise spark.driver.memory or "
     "spark.executor.memory by --conf",
 }
+#: What Python says in a worker that has lost its task or its Java. All else that it says is what
+#: the task's own code has raised.
+_CUT_OFF = re.compile(r"(EOF|Memory|OS|\w*(Connection|BrokenPipe|Timeout)\w*)Error\b")
 #: The most jobs at a time, of all feeds.
 _JOBS_MAX = 32
 #: How long Java is waited for when a job is cancelled, and at the end. It may hang.
@@ -278,14 +273,19 @@ def _tag_jobs(context: SparkContext, tag: str) -> Iterator[None]:
 
 
 def convert_error(error: BaseException) -> TailerError:
-    """Return an error of the cluster as one of ours."""
+    """Return an error of the cluster as one of ours. It may pass, unless somebody must act first:
+    Java says of one cut connection what the thread says that meets it first."""
     if isinstance(error, UnboundLocalError) and error.__context__ is not None:
         error = error.__context__  # PySpark closes a connection that it has not opened
     text = str(error)
-    if any(sign in text for sign in _HEALING):
-        return TransientError(_extract_cause(text))
-    remedies = [f"; {remedy}" for sign, remedy in _REMEDIES.items() if sign in text]
-    return TailerError(f"Spark's job has failed: {_extract_cause(text)}{''.join(remedies[:1])}")
+    cause = f"Spark's job has failed: {_extract_cause(text)}"
+    remedies = [remedy for sign, remedy in _REMEDIES.items() if re.search(sign, text)]
+    if remedies:
+        return TailerError(f"{cause}; {remedies[0]}")
+    of_task = "Traceback" in text and not _CUT_OFF.match(_extract_cause(text))
+    bug = type(error).__module__ == "builtins" and not isinstance(error, OSError | MemoryError)
+    of_driver = bug or isinstance(error, pickle.PicklingError)
+    return TailerError(cause) if of_task or of_driver else TransientError(cause)
 
 
 def _extract_cause(text: str) -> str:
