@@ -26,9 +26,9 @@ from sinks.formats.json import view_text
 from sinks.formats.json_formats import all_format_settings
 from sinks.formats.load import LARGE, TEXT_FORMATS, encoder_settings, format_setting, load_encoder
 from sinks.formats.rows import own_fields, row_objects
-from sinks.shared.delivery import build_record_form, check_form
 from sinks.shared.line_file import LineFile, try_line_file
 from sinks.shared.merge import unused_name
+from sinks.shared.record_form import build_record_form, check_record_form
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
 from tailer.process.threads import run_blocking
@@ -173,13 +173,13 @@ class JsonlSink(Sink):
                 return f"the file of several names with inode {found.st_ino} on {found.st_dev:#x}"
         return os.path.realpath(self.path)
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         added = {"ids": self.ids, "origin": self.origin, "row_ids": self.with_row_ids}
         more = self.options if self.format != "rows" else {**self.options, **added}
         form = build_record_form(more, type="jsonl", path=self._named, format=self.format)
-        return check_form(form, kept, feed, at)
+        return check_record_form(form, saved, feed, at)
 
     async def look(self, feed: str) -> Offset | None:
         """Return None: a file has no offset."""

@@ -33,9 +33,9 @@ from sinks.clickhouse.progress import COMMENT, ProgressRows, write_columns
 from sinks.clickhouse.rows import RowMaker
 from sinks.messages.retry import retry_attempts
 from sinks.messages.tls import CA_FILE
-from sinks.shared.delivery import check_form
 from sinks.shared.merge import find_steps, merge_columns, physical_name, with_physical_names
 from sinks.shared.options import CREDENTIALS, make_timeout
+from sinks.shared.record_form import check_record_form
 from sinks.shared.row_versions import find_last_version
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, TargetRefused
@@ -107,11 +107,11 @@ class ClickHouseSink(Sink):
     def check_columns(self, schema: pa.Schema) -> None:
         self._maker.list_columns(schema)
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """Return the form. ClickHouse has the offset, and a table may get another name."""
-        return check_form({"type": self.kind, "mode": self._given["mode"]}, kept, feed, at)
+        return check_record_form({"type": self.kind, "mode": self._given["mode"]}, saved, feed, at)
 
     # Opening
 

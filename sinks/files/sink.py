@@ -22,7 +22,7 @@ from sinks.files.folders import FORM, Folders
 from sinks.files.manifest import Manifest, PublishedFile
 from sinks.files.spool import ENDINGS, Format, GrowingFile
 from sinks.shared.change_rows import EVENT_ID, change_rows, check_type
-from sinks.shared.delivery import check_form
+from sinks.shared.record_form import check_record_form
 from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import TailerError, TargetRefused
 from tailer.files.durable import make_folder
@@ -111,13 +111,13 @@ class FilesSink(Sink):
             if not is_arrow_variant(field.type):  # which becomes text
                 check_type(field.name, field.type, "Parquet")
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """Return the form. The folder itself has the offset: it may move."""
         folders = self._folders.template
         form = {"type": "files", "format": self.format, "folders": folders, "ids": self.id_column}
-        return check_form(form, kept, feed, at)
+        return check_record_form(form, saved, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """Take the target over for this process."""

@@ -23,7 +23,7 @@ A worked example, with at most six rows in a transaction::
                        -> rows 0 to 5, then progress (7, 6)
                           rows 6 to 9, then progress (8, 0)
     note_commit(first)      the progress is (7, 6)
-    note_failure(time-out)  -> "open again": the next session finds (7, 6), or (8, 0) if only the
+    note_failure(time-out)  state BROKEN: the next session finds (7, 6), or (8, 0) if only the
                        answer was lost, and the feed reads on from there: each row is there once.
 
 What must never happen: a transaction is begun while the outcome of another one is unknown; a
@@ -53,8 +53,8 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from sinks.kafka.progress import TopicProgress
-from sinks.shared.delivery import check_form
 from sinks.shared.encode_ahead import slice_batch
+from sinks.shared.record_form import check_record_form
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import (
     ConfigError,
@@ -66,7 +66,6 @@ from tailer.errors import (
 )
 
 State = Literal["NEW", "FENCED", "CLAIMED", "IDLE", "IN_TRANSACTION", "BROKEN", "TAKEN_OVER"]
-Verdict = Literal["roll back", "open again", "stop"]
 #: The states in which each call is allowed. The next state is in the call.
 _ALLOWED: dict[str, tuple[State, ...]] = {
     "resume_from": ("NEW",),
@@ -141,12 +140,12 @@ class FeedTransactions:
         self._check_state("resume_from")
         self.check_owner(stored)
         progress = stored or TopicProgress(self.feed)
-        if progress.delivery is not None and not self.overwrites:
+        if progress.record_form is not None and not self.overwrites:
             form = {"type": "kafka", **self._form}
-            check_form(form, progress.delivery, self.feed, progress.offset)
-            progress = replace(progress, delivery=self._form)
+            check_record_form(form, progress.record_form, self.feed, progress.offset)
+            progress = replace(progress, record_form=self._form)
         elif self.overwrites:
-            progress = replace(progress, delivery=None)
+            progress = replace(progress, record_form=None)
         self.progress = progress
         self.state = "FENCED"
 
@@ -256,7 +255,7 @@ class FeedTransactions:
                     self.progress,
                     offset=batch.next_offset if beside_stream else part.next_offset,
                     schema=self._schema_id(part),
-                    delivery=self._form,
+                    record_form=self._form,
                 ),
                 part,
             )
@@ -288,19 +287,16 @@ class FeedTransactions:
         if not self._left:
             self.state = "IDLE"
 
-    def note_failure(self, error: BaseException) -> Verdict:
-        """Note that a transaction, or what comes before it, failed; return what follows.
-
-        ``roll back``: rows were refused, so no broker was asked to commit. ``open again``: the
-        outcome is unknown, and a new session finds out. ``stop``: that does not help.
-        """
+    def note_failure(self, error: BaseException) -> None:
+        """Note that a transaction, or what comes before it, failed. If rows were refused, no broker
+        was asked to commit; of any other error the outcome is unknown, and a new session finds
+        out."""
         if self.state == "TAKEN_OVER":
-            return "stop"
+            return
         if self.state in ("IDLE", "IN_TRANSACTION") and isinstance(error, RowsRefused | TableError):
             self.state, self._committed_before_refusal = "IDLE", self.progress.offset
-            return "roll back"
-        self.state, self._failure = "BROKEN", error
-        return "stop" if isinstance(error, _FOR_GOOD) else "open again"
+        else:
+            self.state, self._failure = "BROKEN", error
 
     def _check_state(self, call: str) -> None:
         if self.state in ("BROKEN", "TAKEN_OVER"):

@@ -11,7 +11,7 @@ from typing import Any
 from sinks.formats.load import encoder_settings, format_setting
 from sinks.formats.registry import locate_files
 from sinks.kafka.client.security import Security
-from sinks.shared.delivery import build_record_form
+from sinks.shared.record_form import build_record_form
 from sinks.shared.routes import Route
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError

@@ -27,8 +27,8 @@ class TopicProgress:
 
     ``offset`` is the next change to write (None: nothing is written yet, the feed's start decides);
     ``epoch`` counts the claims, and ``owner`` made the last one; ``topics`` are those written to,
-    with their ids; ``schema`` is the id of the schema of what was written last; ``delivery`` the
-    form of the records (:mod:`sinks.shared.delivery`), None before the first.
+    with their ids; ``schema`` is the id of the schema of what was written last; ``record_form`` the
+    form of the records (:mod:`sinks.shared.record_form`), None before the first.
     """
 
     feed: str
@@ -37,7 +37,7 @@ class TopicProgress:
     offset: Offset | None = None
     schema: str = ""
     topics: dict[str, str] = field(default_factory=dict)
-    delivery: dict[str, Any] | None = None
+    record_form: dict[str, Any] | None = None
 
     def claim_for(self, owner: str) -> TopicProgress:
         """Return the same progress with a new owner."""
@@ -56,7 +56,7 @@ class TopicProgress:
             "schema": self.schema,
             "topics": self.topics,
             "begun": None,
-            "delivery": self.delivery,
+            "delivery": self.record_form,
         }
         return _format_json({**document, "checksum": _compute_checksum(document)})
 
@@ -80,7 +80,7 @@ class TopicProgress:
                 offset=None if offset is None else Offset.from_json(offset),
                 schema=document["schema"],
                 topics=document["topics"],
-                delivery=document["delivery"],
+                record_form=document["delivery"],
             )
         except (KeyError, TypeError, OffsetError) as e:
             raise ValueError(f"a field is missing or wrong: {e}") from e

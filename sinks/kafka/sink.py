@@ -22,7 +22,7 @@ from sinks.kafka.exactly_once import DataTopics, ExactlyOnce
 from sinks.kafka.feed_transactions import FeedTransactions
 from sinks.kafka.options import SETTINGS, KafkaOptions, fill_topic_name, format_settings
 from sinks.kafka.settlement import Settlement
-from sinks.shared.delivery import check_form
+from sinks.shared.record_form import check_record_form
 from sinks.shared.routes import Targets
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
@@ -91,16 +91,16 @@ class KafkaSink(Sink):
         """Return the offset to resume from, with exactly-once delivery."""
         return await anyio.to_thread.run_sync(self._open_session, feed)
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """Return the form. With exactly-once delivery Kafka keeps it."""
         form: dict[str, Any] = {"type": "kafka"}
         if not self.options.exactly_once:
             form |= self.options.build_form(feed)
         if self._session is None:  # else it was compared before it was opened
-            check_form(form, kept, feed, at)
-            self._written.update((kept or {}).get("topics", {}))
+            check_record_form(form, saved, feed, at)
+            self._written.update((saved or {}).get("topics", {}))
         if self.options.exactly_once:
             return form
         return {**form, "topics": dict(self._written)} if self._written else form

@@ -16,10 +16,10 @@ from sinks.formats.json import json_objects, json_values
 from sinks.formats.parts import encode_naming_corrupt_file, table_name
 from sinks.messages.messages import Messages
 from sinks.messages.sink import MessageSink
-from sinks.shared.delivery import check_form
 from sinks.shared.json_copy import find_column
 from sinks.shared.key_ids import find_ids, find_ids_of_texts
 from sinks.shared.merge import KeyOrder, check_key
+from sinks.shared.record_form import check_record_form
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import SinkTraits
@@ -56,12 +56,12 @@ class JsonMirror(MessageSink):
         self.key = key
         self.traits = SinkTraits(key_columns=key, spans=True, keeps_offset=True, copies=True)
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """Return the form. The store has the offset, and keys may get another place."""
-        self._feed, self.written_before = feed, bool(kept)
-        return check_form({"type": self.kind, "mode": "mirror"}, kept, feed, at)
+        self._feed, self.written_before = feed, bool(saved)
+        return check_record_form({"type": self.kind, "mode": "mirror"}, saved, feed, at)
 
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
         raise NotImplementedError

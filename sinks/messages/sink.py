@@ -15,8 +15,8 @@ import pyarrow as pa
 from sinks.formats.json_formats import all_format_settings, message_settings
 from sinks.formats.load import load_encoder
 from sinks.messages.messages import Messages
-from sinks.shared.delivery import build_record_form, check_form
 from sinks.shared.encode_ahead import Pieces, slice_batch
+from sinks.shared.record_form import build_record_form, check_record_form
 from sinks.shared.routes import Route
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
@@ -131,18 +131,18 @@ class MessageSink(Sink):
         """Return one of :attr:`places`, with the feed's name in it."""
         return str(self.given[name]).replace("{feed}", self._feed)
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        self._feed, self.written_before = feed, bool(kept)
-        self.made_before = (kept or {}).get("made")
+        self._feed, self.written_before = feed, bool(saved)
+        self.made_before = (saved or {}).get("made")
         named = {name: self.fill_option(name) for name in self.places}
         if self.routed is not None and self.route is None:
             named[self.routed[0]] = self.place  # as it is meant, whatever it is written like
         form = build_record_form(self.options, type=self.kind, format=self.format, **named)
         if self._threads is not None and self.made is not None:
             form["made"] = self.made
-        return check_form(form, kept, feed, at)
+        return check_record_form(form, saved, feed, at)
 
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
         self._feed = feed

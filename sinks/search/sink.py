@@ -31,9 +31,9 @@ from sinks.search.copy import SearchCopy, SearchRepair, check_shards, list_hits
 from sinks.search.documents import SEQ, make_copy_actions, make_log_actions, make_removals
 from sinks.search.mapping import check_names, make_index, map_schema
 from sinks.search.progress import ProgressDocument
-from sinks.shared.delivery import check_form
 from sinks.shared.json_copy import add_columns
 from sinks.shared.options import CREDENTIALS, make_timeout
+from sinks.shared.record_form import check_record_form
 from sinks.shared.row_versions import find_last_version
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import ConfigError, TargetRefused, TransientError
@@ -135,12 +135,12 @@ class SearchSink(MessageSink):
     def check_columns(self, schema: pa.Schema) -> None:
         check_names(schema)
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """Return the form. The engine has the offset, and an index may get another name."""
-        self._feed, self.written_before = feed, bool(kept)
-        return check_form({"type": self.kind, "mode": self.given["mode"]}, kept, feed, at)
+        self._feed, self.written_before = feed, bool(saved)
+        return check_record_form({"type": self.kind, "mode": self.given["mode"]}, saved, feed, at)
 
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
         if not self._is_log:

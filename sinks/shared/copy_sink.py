@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import anyio.to_thread
 import pyarrow as pa
 
-from sinks.shared.delivery import check_form
 from sinks.shared.history import HistoryNames
+from sinks.shared.record_form import check_record_form
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
 from tailer.sink import OwnNames, Sink, SinkTraits
@@ -86,11 +86,11 @@ class CopySink(Sink):
         self._form = form
         self._history = form.history
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """Return the form. The target may be moved, and then have another name."""
-        return check_form({"type": self.kind, "mode": self._form.mode}, kept, feed, at)
+        return check_record_form({"type": self.kind, "mode": self._form.mode}, saved, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """Claim the table for this process."""

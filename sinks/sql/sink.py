@@ -72,11 +72,11 @@ class SqlSink(CopySink):
     def check_columns(self, schema: pa.Schema) -> None:
         self._make_rows("").check_columns(schema)
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        self._written_before = bool(kept)
-        return super().delivery(feed, kept, at)
+        self._written_before = bool(saved)
+        return super().check_record_form(feed, saved, at)
 
     def _open_table(self, feed: str) -> Offset | None:
         self._database.close()

@@ -17,7 +17,7 @@ A worked example::
 
     claim(epoch 4, offset (7, 0))   state IDLE
     plan(version 7)        -> from epoch 4, offset (7, 0), to offset (8, 0), with its rows
-    note_failure(lost answer) -> "open again", state UNSURE
+    note_failure(lost answer)       state UNSURE
     plan(version 7)        -> the same; the database refuses it if it is there, for the offset is
                               (8, 0), and the feed opens the sink again
 
@@ -59,7 +59,6 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TargetRefused
 
 State = Literal["NEW", "IDLE", "IN_TRANSACTION", "UNSURE"]
-Verdict = Literal["roll back", "open again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +167,10 @@ class TableTransactions:
             raise RuntimeError(f"note_commit in the state {self.state}")
         self.committed_claim, self.state = after, "IDLE"
 
-    def note_failure(self, error: BaseException) -> Verdict:
-        """Note that the planned transaction failed; return what follows."""
+    def note_failure(self, error: BaseException) -> None:
+        """Note that the planned transaction failed: refused, or nobody knows."""
         if self.state != "NEW":
             self.state = "IDLE" if isinstance(error, SinkRejected) else "UNSURE"
-        return "roll back" if self.state == "IDLE" else "open again"
 
     def _begin_transaction(self) -> Claim:
         if self.committed_claim is None:

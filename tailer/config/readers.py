@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailer.config.feeds import Config, FeedConfig
-from tailer.feed.read import Reader, read_in_process
+from tailer.feed.read import ReadFunction, read_in_process
 
 
 class Readers:
@@ -13,6 +13,6 @@ class Readers:
         """Return a configuration with what the readers know of the tables' storage."""
         return config
 
-    def make_reader(self, feed: FeedConfig) -> Reader:  # noqa: ARG002  # others ask which
+    def make_read_function(self, feed: FeedConfig) -> ReadFunction:  # noqa: ARG002  # others ask which
         """Return what reads the table of a feed."""
         return read_in_process

@@ -121,7 +121,7 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
         _check_row_ids(sink, state)
         offsets = make_offset_store(config, feed.name)
         with placing(f"{config.path}: feeds.{feed.name}"):
-            has_written = await _check_delivery(feed.name, sink, offsets)
+            has_written = await _check_saved_form(feed.name, sink, offsets)
             sink_offset, offset, owner = await _find_saved_offset(feed.name, sink, offsets)
             if offset is not None:
                 await check_place(log, offset)
@@ -145,11 +145,11 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
     }
 
 
-async def _check_delivery(name: str, sink: Sink, offsets: OffsetStore) -> bool:
+async def _check_saved_form(name: str, sink: Sink, offsets: OffsetStore) -> bool:
     """Raise the error of a start if the form of a sink's records must not change; return whether
     there were any."""
     saved_form = (await offsets.load_orders()).get("delivery") or {}
-    sink.delivery(name, saved_form or None, await offsets.load())
+    sink.check_record_form(name, saved_form or None, await offsets.load())
     return bool(saved_form)
 
 

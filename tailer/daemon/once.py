@@ -58,7 +58,7 @@ class _Job:
         self._last: int | None = None
         self._stuck: tuple[Offset | None, float] | None = None
         feed = runner.feed
-        self._reader, feed.reader = feed.reader, self._read_to_end
+        self._read_function, feed.read_function = feed.read_function, self._read_to_end
         self._start, feed.start = feed.start, self._start_within
         self._log_retry, feed.on_retry = feed.on_retry, self._handle_retry
 
@@ -100,7 +100,7 @@ class _Job:
             context.observer.note_newest(newest)
             self._last = newest if until is None else min(newest, until)
             self._first = sender.at
-        await self._reader(context, sender, self._last)
+        await self._read_function(context, sender, self._last)
 
     async def _find_newest(self, log: TableLog, at: Offset) -> int:
         """Return the table's newest version. One that is away for a while may come back."""
@@ -200,7 +200,7 @@ async def _make_jobs(
     for feed in (await list_feed_configs(config, refuse)).values():
         with part():
             parts = assemble_feed(config, feed)
-            parts.reader = readers.make_reader(feed)
+            parts.read_function = readers.make_read_function(feed)
             jobs.append(_Job(Runner(parts, feed.sink.type, logger=logger), options))
     return _Jobs(jobs, refused)
 

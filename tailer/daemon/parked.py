@@ -67,7 +67,7 @@ async def replay_parked(
         )
     try:
         saved, orders = await store.load(), await store.load_orders()
-        sink.delivery(feed.name, orders.get("delivery"), saved)
+        sink.check_record_form(feed.name, orders.get("delivery"), saved)
         kept = await sink.open(feed.name)
         at = kept if sink.traits.keeps_offset else saved
         if at is None:

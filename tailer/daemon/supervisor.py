@@ -97,7 +97,7 @@ class Supervisor:
 
     def _make_runner(self, config: Config, feed: FeedConfig) -> Runner:
         parts = assemble_feed(config, feed, self._families, self._traffic)
-        parts.reader = self._readers.make_reader(feed)
+        parts.read_function = self._readers.make_read_function(feed)
         runner = Runner(
             parts,
             feed.sink.type,

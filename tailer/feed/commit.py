@@ -18,7 +18,7 @@ from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
 from tailer.feed.policy import build_schema_notice, build_skip_notice, stop_for_schema
 from tailer.feed.read_context import Emit, ReadContext, RemoteDecoder
-from tailer.feed.rows.span import FilePlan, Span, Version
+from tailer.feed.rows.span import Span, Version, VersionFiles
 from tailer.feed.rows.span_reader import read_span
 from tailer.plan.commit import CommitPlan, plan_commit
 from tailer.plan.rules import Rewrite
@@ -69,7 +69,7 @@ class _CommitReader:
         with self._name_errors(commit):
             context.observer.note_commit(commit)
             context.check_selection(commit.after, commit.version)
-            version, pairing = await _plan_version(context, commit, first)
+            version, pairing = await _prepare_version(context, commit, first)
         if pairing is not None:
             from tailer.feed.pairing import read_paired  # loads on demand
 
@@ -138,42 +138,42 @@ async def find_skip_notice(context: ReadContext, at: Offset) -> Notice:
     return build_skip_notice(at, timestamp_ms)
 
 
-class _PlannedVersion(NamedTuple):
+class _PreparedVersion(NamedTuple):
     version: Version
     pairing: Pairing | None
 
 
-async def _plan_version(context: ReadContext, commit: Commit, first: Offset) -> _PlannedVersion:
-    """Plan a commit's files, and find the pairs of its updates."""
-    plan = await _plan_files(context, commit, first)
+async def _prepare_version(context: ReadContext, commit: Commit, first: Offset) -> _PreparedVersion:
+    """Find a commit's files, and the pairs of its updates."""
+    files = await _find_files(context, commit, first)
     pairing = None
     if context.options.paired:
         from tailer.feed.pairing import pair_updates  # loads on demand
 
-        plan, pairing = await pair_updates(context, commit, plan)
-    if plan.count is None and commit.header.files is not None:  # few, and parsed already
-        plan = FilePlan.from_list(plan.files)
-    version = Version(commit.version, commit.timestamp_ms, commit.after, plan)
-    return _PlannedVersion(version, pairing)
+        files, pairing = await pair_updates(context, commit, files)
+    if files.count is None and commit.header.files is not None:  # few, and parsed already
+        files = VersionFiles.from_list(files.in_order)
+    version = Version(commit.version, commit.timestamp_ms, commit.after, files)
+    return _PreparedVersion(version, pairing)
 
 
-async def _plan_files(context: ReadContext, commit: Commit, first: Offset) -> FilePlan:
+async def _find_files(context: ReadContext, commit: Commit, first: Offset) -> VersionFiles:
     """Return the files whose rows are the commit's changes, in their order; none if none of the
     changes are published, unless an index has to be found among them."""
-    commit_plan = await _find_commit_plan(context, commit)
+    plan = await _plan_commit(context, commit)
     if not first.index and not context.options.selection.may_have(commit.header):
-        return FilePlan.from_list([])
+        return VersionFiles.from_list([])
     files: Iterable[ChangeFile]
-    if commit_plan.compares:
-        files = await _derive_files(context, commit, commit_plan.plan_rewrite())
+    if plan.compares:
+        files = await _derive_files(context, commit, plan.plan_rewrite())
     else:
-        files = context.select_files(commit_plan.plan_files(first.delivered_files))
+        files = context.select_files(plan.plan_files(first.delivered_files))
     if context.options.paired:
         files = (file for file in files if file not in context.lost)
-    return FilePlan.from_list(files) if commit_plan.compares else FilePlan(files)
+    return VersionFiles.from_list(files) if plan.compares else VersionFiles(files)
 
 
-async def _find_commit_plan(context: ReadContext, commit: Commit) -> CommitPlan:
+async def _plan_commit(context: ReadContext, commit: Commit) -> CommitPlan:
     """Return the plan of a commit's changes, without the file actions that change nothing."""
     options, live = context.options, context.live
     folder = options.diff.spill_folder

@@ -36,7 +36,7 @@ class Orders(Struct):
 
     ``record_form`` is no order; it is only saved with them, as ``delivery``. It is the form of the
     records that the sink has got, if the sink leaves it to the feed to keep it
-    (:meth:`tailer.sink.Sink.delivery`); empty before the first record.
+    (:meth:`tailer.sink.Sink.check_record_form`); empty before the first record.
     """
 
     paused: bool = False

@@ -15,28 +15,28 @@ from tailer.delta.commit import Commit
 from tailer.errors import OffsetError
 from tailer.feed.read_context import EmitBatch, ReadContext
 from tailer.feed.rows.comparing import compare_files
-from tailer.feed.rows.span import FilePlan, Span, Version
+from tailer.feed.rows.span import Span, Version, VersionFiles
 from tailer.feed.rows.span_reader import read_span
 from tailer.process.threads import run_blocking
 
 
-class PairedPlan(NamedTuple):
+class PairedFiles(NamedTuple):
     """A version's files in reading order, and the pairs among their rows, if any."""
 
-    plan: FilePlan
+    files: VersionFiles
     pairing: Pairing | None
 
 
-async def pair_updates(context: ReadContext, commit: Commit, plan: FilePlan) -> PairedPlan:
+async def pair_updates(context: ReadContext, commit: Commit, version: VersionFiles) -> PairedFiles:
     """Find the pairs among the rows of a version's files.
 
     Raises :class:`TableError` for a key column that the version does not have.
     """
-    if not commit.header.cdcs and plan.count is None:
-        return PairedPlan(plan, None)  # only whole files, whatever their number
-    files = list(plan.files)
+    if not commit.header.cdcs and version.count is None:
+        return PairedFiles(version, None)  # only whole files, whatever their number
+    files = list(version.in_order)
     if not may_have_images(files):
-        return PairedPlan(FilePlan.from_list(files), None)
+        return PairedFiles(VersionFiles.from_list(files), None)
 
     def lost(file: ChangeFile) -> int | None:
         return (file.logged_rows() or 0) if file in context.lost else None
@@ -47,7 +47,7 @@ async def pair_updates(context: ReadContext, commit: Commit, plan: FilePlan) -> 
         return find_pairs(rows, commit.before, context.options.diff, context.options.key)
 
     pairing = await compare_files(context.log.store, pairs)
-    return PairedPlan(FilePlan.from_list(files), pairing)
+    return PairedFiles(VersionFiles.from_list(files), pairing)
 
 
 async def read_paired(

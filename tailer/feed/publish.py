@@ -101,7 +101,8 @@ class Publisher:
     """Writes what was read, then saves its offset. Calls never overlap, except that
     :meth:`prepare_item` may run while the item before it is published.
 
-    ``record_form`` is what the sink says of its records: see :meth:`tailer.sink.Sink.delivery`.
+    ``record_form`` is what the sink says of its records
+    (:meth:`tailer.sink.Sink.check_record_form`).
     ``lost`` learns which losses are announced.
     """
 

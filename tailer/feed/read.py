@@ -42,7 +42,7 @@ class ItemSender:
 
 
 #: Sends what comes after :attr:`ItemSender.at`, up to a version or forever, and moves it on.
-Reader: TypeAlias = Callable[[ReadContext, ItemSender, int | None], Awaitable[None]]
+ReadFunction: TypeAlias = Callable[[ReadContext, ItemSender, int | None], Awaitable[None]]
 
 
 def read_changes(
@@ -151,18 +151,18 @@ async def send_items(
     start: Offset,
     last: int | None,
     emit: Emit,
-    reader: Reader = read_in_process,
+    read_function: ReadFunction = read_in_process,
 ) -> None:
     """Read as :func:`send_changes` does, with notices in their places and with the policies.
 
-    ``reader`` does the reading itself.
+    ``read_function`` does the reading itself.
     """
     log, policy = context.log, context.options.policies.on_data_loss
     # What is sent moves the sender, is shaped, then looked at by whoever runs the feed, then piped.
     sender = ItemSender(_build_shaping_emit(context, emit), start)
     while True:
         try:
-            await reader(context, sender, last)
+            await read_function(context, sender, last)
         except DataLoss as loss:
             # Without its table, all files are missing, for now.
             await check_table_exists(log, sender.at.version)

@@ -32,7 +32,7 @@ from tailer.feed.pipe import pipe_items
 from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.publish import Publisher, Saver
-from tailer.feed.read import Reader, read_in_process, send_items
+from tailer.feed.read import ReadFunction, read_in_process, send_items
 from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.feed.sink_calls import SinkCalls
 from tailer.log.table import TableLog
@@ -51,13 +51,14 @@ class Feed:
     its file, if that has a limit. ``repair`` carries out the resnapshots of a copy. ``lost``,
     ``live``, ``saver`` and ``file_by_file`` are what a retry needs from the attempts before it:
     with ``file_by_file``, a span was refused, and its versions are written one by one, so that
-    those before the one at fault are delivered. ``reader`` does the reading: in this process, or
-    with a cluster's help. ``on_retry`` is called with each temporary error, and ``on_park`` with
-    the rows of a batch that were parked.
+    those before the one at fault are delivered. ``read_function`` does the reading: in this
+    process, or with a cluster's help. ``on_retry`` is called with each temporary error, and
+    ``on_park`` with the rows of a batch that were parked.
 
     Whoever runs a feed may put something around a field first: a daemon its ``offsets``
     (:class:`tailer.offsets.held.HeldOffsets`), so that ``acquire`` and ``release`` here do nothing
-    while a feed restarts; a run that ends, ``reader`` and ``start`` (:mod:`tailer.daemon.once`).
+    while a feed restarts; a run that ends, ``read_function`` and ``start``
+    (:mod:`tailer.daemon.once`).
     """
 
     name: str
@@ -77,7 +78,7 @@ class Feed:
     live: LiveFiles = field(default_factory=LiveFiles)
     saver: Saver = field(default_factory=Saver)
     file_by_file: bool = False
-    reader: Reader = read_in_process
+    read_function: ReadFunction = read_in_process
     on_retry: Callable[[TailerError], None] = lambda _: None
     on_park: Callable[[Parked], None] = lambda _: None
 
@@ -195,7 +196,7 @@ async def _deliver_items(attempt: _Attempt) -> bool:
         async def emit_prepared(item: FeedItem) -> None:
             await emit(publisher.prepare_item(item))
 
-        await send_items(context, attempt.offset, feed.last, emit_prepared, feed.reader)
+        await send_items(context, attempt.offset, feed.last, emit_prepared, feed.read_function)
 
     async def publish(item: FeedItem) -> None:
         if isinstance(item, ChangeBatch):
@@ -265,4 +266,4 @@ def _find_record_form(feed: Feed, at: Offset | None) -> Mapping[str, Any]:
     """Return the form of the sink's records, from the saved offset on. Raises :class:`ConfigError`
     if it has changed, unless the change is accepted."""
     form = feed.orders.record_form
-    return feed.sink.delivery(feed.name, form or None, at if form else None)
+    return feed.sink.check_record_form(feed.name, form or None, at if form else None)

@@ -47,7 +47,7 @@ from tailer.errors import FileGone, TableError, spilling
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.progress import Observer
 from tailer.feed.read_context import Emit, ReadContext
-from tailer.feed.rows.span import FilePlan, Span, Version
+from tailer.feed.rows.span import Span, Version, VersionFiles
 from tailer.feed.rows.span_reader import read_span
 from tailer.log.same_table import check_listed, find_commit_tag, snapshot_for
 from tailer.plan.rules import FileOrder, by_path, choose_snapshot_order, plan_snapshot
@@ -157,7 +157,7 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
     files = await plan_snapshot_files(context, snapshot, timestamp, first, context.observer)
     await check_listed(context.log, first, start.version, tag)
     context.check_selection(snapshot.state, start.version)
-    version = Version(start.version, timestamp, snapshot.state, FilePlan(files))
+    version = Version(start.version, timestamp, snapshot.state, VersionFiles(files))
 
     async def emit_after_notice(batch: ChangeBatch) -> None:
         end = batch.next_offset
@@ -226,8 +226,8 @@ class Resnapshot:
             file = plan_snapshot(add, version, timestamp, snapshot.state)
             try:
                 if self._is_selected(file):
-                    plan = FilePlan.from_list([file])
-                    rows = Version(version, timestamp, snapshot.state, plan)
+                    alone = VersionFiles.from_list([file])
+                    rows = Version(version, timestamp, snapshot.state, alone)
                     await self._read_version(rows, stream, emit)
             except FileGone as e:
                 if not await log.has_commit(stream.version):

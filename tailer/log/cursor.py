@@ -130,11 +130,12 @@ class LogCursor:
         tag: str | None,
         jitter: Callable[[], float],
         *,
+        newest: int = -1,
         last: int | None = None,
         options: FollowOptions | None = None,
     ) -> None:
         self.state: State = "resuming" if last is None or start.version <= last else "FINISHED"
-        self.version, self.before, self.newest = start.version, before, -1
+        self.version, self.before, self.newest = start.version, before, newest
         self._facts, self._options, self._last = facts, options or FollowOptions(), last
         self._jitter = jitter
         self._floor_ms, self._tag = start.timestamp_floor_ms, tag

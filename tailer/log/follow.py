@@ -67,8 +67,10 @@ async def follow_backlog(
     before = await state_at(log, start)
     store = log.store
     facts = LogFacts(store.root, log.torn_commit_max_s, store.check_s, store.server_log)
-    cursor = LogCursor(facts, start, before, tag, random.random, last=last, options=options)
-    cursor.newest, reported = max(list_versions(log.listed), default=-1), -1
+    newest, reported = max(list_versions(log.listed), default=-1), -1
+    cursor = LogCursor(
+        facts, start, before, tag, random.random, newest=newest, last=last, options=options
+    )
     async with AsyncExitStack() as stack:
         reader = await stack.enter_async_context(aclosing(log.open_reader()))
         watch: Watch | None = None

@@ -256,16 +256,16 @@ class Sink(Contract, ABC):
         """Overwrite the progress that the target keeps of a feed that is not running; None removes
         it. Does nothing if the feed's offset store keeps the progress."""
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    def check_record_form(
+        self, feed: str, saved: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """Return the form of the records under the sink's options, a JSON object that the feed
         saves with its offset; empty if the sink itself saves it, with the progress, or if nobody
         reads the records by rules that a change of the options may break.
 
-        ``kept`` is the form of the records before, None if there were none, and ``at`` where the
+        ``saved`` is the form of the records before, None if there were none, and ``at`` where the
         feed continues. Raises :class:`ConfigError` if the two differ and the options do not accept
-        it. Called before :meth:`open`, where a ``kept`` says that the target has been written to,
+        it. Called before :meth:`open`, where a ``saved`` says that the target has been written to,
         and again after it, when the sink may add what it knows of its target by then.
         """
         return {}

@@ -107,9 +107,9 @@ def test_every_change_of_records_or_their_place_is_refused(
         named = {name: value for name, value in options.items() if name != "type"}
         return make_sink(options["type"], named, tmp_path)
 
-    form = json.loads(json.dumps(made(sink).delivery("orders", None, None)))
-    assert made(sink).delivery("orders", form, None) == form
+    form = json.loads(json.dumps(made(sink).check_record_form("orders", None, None)))
+    assert made(sink).check_record_form("orders", form, None) == form
     changed = {**sink, **changes} if "type" not in changes else changes
     said = r"the sink's options change (path|format|type|stream|queue|topic|mode) "
     with pytest.raises(ConfigError, match=said):
-        made(changed).delivery("orders", form, None)
+        made(changed).check_record_form("orders", form, None)

@@ -305,7 +305,7 @@ class Keeps(Picky):
 
     traits = SinkTraits(keeps_offset=True)
 
-    def delivery(self, feed: str, kept: object, at: Offset | None) -> dict[str, str]:  # noqa: ARG002
+    def check_record_form(self, feed: str, saved: object, at: Offset | None) -> dict[str, str]:  # noqa: ARG002
         return {"type": "keeps"}
 
     async def open(self, feed: str) -> Offset | None:

@@ -18,7 +18,7 @@ from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.decoding import SpanDecoder
 from tailer.feed.rows.files import SpanFiles
-from tailer.feed.rows.span import DecodedStep, FilePlan, Span, SpanEntry, Version
+from tailer.feed.rows.span import DecodedStep, Span, SpanEntry, Version, VersionFiles
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import ID, table_log
 
@@ -66,7 +66,7 @@ async def span_of(context: ReadContext, last: int = 3) -> Span:
             for add in commit.file_actions()
             if isinstance(add, AddFile)
         ]
-        version = Version(number, number * 10, commit.after, FilePlan.from_list(files))
+        version = Version(number, number * 10, commit.after, VersionFiles.from_list(files))
         assert span.can_take(version)
         span.add_version(version)
     return span
@@ -170,7 +170,7 @@ async def test_a_group_that_can_not_be_completed_comes_before_its_error(
         yield from ()
         raise FileGone("it was planned too late")
 
-    span.versions.append(Version(2, 20, span.versions[0].state, FilePlan(planned())))
+    span.versions.append(Version(2, 20, span.versions[0].state, VersionFiles(planned())))
     files = SpanFiles(context, span, context.make_finder(span.first))
     group = await anext(files)
     assert [entry.file is None for entry in group] == [False, False, True]
@@ -183,9 +183,11 @@ async def test_a_group_that_can_not_be_completed_comes_before_its_error(
 async def test_a_span_ends_before_a_version_that_is_too_large(table: TableBuilder) -> None:
     span = await span_of(reading_of(table), 1)
     version = span.versions[0]
-    file = next(iter(version.plan.files))
+    file = next(iter(version.files.in_order))
     for files, fits in (([file] * 1022, True), ([file] * 1023, False), (None, False)):
-        plan = FilePlan(iter([file])) if files is None else FilePlan.from_list(files)
+        plan = VersionFiles(iter([file])) if files is None else VersionFiles.from_list(files)
         assert span.can_take(Version(2, 20, version.state, plan)) is fits
     within = Span.from_version(version, Offset(1, 1))
-    assert not within.can_take(Version(2, 20, version.state, FilePlan.from_list([]))), "its offset"
+    assert not within.can_take(Version(2, 20, version.state, VersionFiles.from_list([]))), (
+        "its offset"
+    )

@@ -79,7 +79,7 @@ async def test_other_bytes_of_keys_are_noticed(
     for name, key in ((topic, ["id"]), (keyless, [])):
         async with opened(kafka.bootstrap, name, key=key) as (sink, _):
             await sink.write(batch(1, [1]))
-    monkeypatch.setattr("sinks.shared.delivery.KEY_ENCODING", 2)
+    monkeypatch.setattr("sinks.shared.record_form.KEY_ENCODING", 2)
     sentence = await refused(made(kafka.bootstrap, topic, key=["id"]), ConfigError)
     assert "this release changes the encoding of keys from 1 to 2 at version 2" in sentence
     async with opened(kafka.bootstrap, keyless) as (_, offset):

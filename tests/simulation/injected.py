@@ -20,7 +20,7 @@ from sinks.messages.messages import Messages, RequestLimits
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TableError, TransientError
 from tailer.feed.publish import Publisher, Saver
-from tailer.feed.read import Reader
+from tailer.feed.read import ReadFunction
 from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.network.clock import steady_now
 from tailer.offsets.conditional import Seen
@@ -165,7 +165,7 @@ def _kept_ahead(put: Any) -> None:
     real = tailer.feed.run.send_items  # type: ignore[attr-defined]  # replaced where it is called
 
     async def send_items(
-        context: ReadContext, start: Offset, last: int | None, emit: Emit, read: Reader
+        context: ReadContext, start: Offset, last: int | None, emit: Emit, read: ReadFunction
     ) -> None:
         kept = ahead.pop(id(context.log), None)
         if kept is not None and kept.offset.position > start.position:

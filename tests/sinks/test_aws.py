@@ -334,13 +334,13 @@ async def test_a_stream_that_was_made_again_is_not_gone_on_with(aws: Aws, name: 
 
     def new(kept: dict[str, Any] | None) -> Sink:
         sink = make_sink("kinesis", options, Path())
-        sink.delivery("orders", kept, None)
+        sink.check_record_form("orders", kept, None)
         return sink
 
     sink = new(None)
     await sink.open("orders")
     await sink.write(named())
-    form = json.loads(json.dumps(sink.delivery("orders", None, None)))
+    form = json.loads(json.dumps(sink.check_record_form("orders", None, None)))
     await sink.aclose()
     await write(new(form), named(2, version=2))
     aws.client("kinesis").delete_stream(StreamName=name)

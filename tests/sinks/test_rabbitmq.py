@@ -246,18 +246,18 @@ async def test_a_queue_that_is_gone_is_not_declared_again(
     rabbitmq_server: RabbitMq, options: dict[str, Any]
 ) -> None:
     sink = new(options)
-    form = sink.delivery("orders", None, None)
+    form = sink.check_record_form("orders", None, None)
     await write(sink, named())
     with closing(pika.BlockingConnection(pika.URLParameters(rabbitmq_server.url()))) as client:
         await sink.open("orders")
         client.channel().queue_delete(options["queue"])
         with pytest.raises(ConfigError, match=r"the queue .* is gone"):
             await sink.write(named(2, version=2))
-        assert sink.delivery("orders", form, Offset(2)) == form
+        assert sink.check_record_form("orders", form, Offset(2)) == form
         for _ in range(2):
             with pytest.raises(SinkRejected, match="is missing, with its unread"):
                 await sink.open("orders")
     with pytest.raises(
         ConfigError, match=r"options change queue from .* `tailer offsets set --from"
     ):
-        new(options, queue="other").delivery("orders", form, Offset(2))
+        new(options, queue="other").check_record_form("orders", form, Offset(2))

@@ -134,7 +134,7 @@ async def test_kafka_has_a_topic_for_each_value(kafka: Broker, delivery: str) ->
         sink.check_columns(SCHEMA)
         await sink.write(rows())
         await sink.write(rows(version=2))
-        kept = sink.delivery("orders", None, None)
+        kept = sink.check_record_form("orders", None, None)
     made = {t for t in admin(kafka.bootstrap).list_topics(timeout=100).topics if name in t}
     assert {f"{name}.{c}" for c in ("DE", "FR", "null", "a_20b_2F_C3_BC")} <= made
     assert [e["id"] for e in events(kafka.bootstrap, f"{name}.DE")] == [0, 3, 0, 3]
@@ -286,7 +286,7 @@ async def test_redis_adds_all_entries_of_a_piece_or_none(redis_server: Redis) ->
         assert client.xlen("whole:DE") == 0
         assert client.xlen("whole:FR") == 1
     one = make_sink("redis", {**options, "stream": "whole:{{DE}}"}, Path())
-    named = one.delivery(
+    named = one.check_record_form(
         "orders", {"type": "redis", "format": "rows", "stream": "whole:{DE}"}, None
     )
     assert named["stream"] == "whole:{DE}", "as before braces had a meaning"

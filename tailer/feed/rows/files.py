@@ -38,7 +38,7 @@ from tailer.store import WHOLE_BYTES
 #: about as much as may wait for its turn (`group_lanes`), so that no lane stands still for long.
 _GROUP_FILES = 256
 GROUP_BYTES = 8 * 1024 * 1024
-#: With more files of a span that are opened ahead than this, no further one is planned.
+#: With more files of a span that are opened ahead than this, no further one is taken.
 _AHEAD_FILES = 8
 #: Bytes at a large file's end, where its footer is.
 _END_BYTES = 64 * 1024
@@ -80,12 +80,12 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         self._opens = opens and context.blocking_files is None
         self._divides = not opens
         self._bytes_max = GROUP_BYTES if opens or not context.remote else context.remote.group_bytes
-        self._entries = self._plan_entries()
+        self._entries = self._iterate_entries()
         self._ended = False
-        self._planned: deque[SpanEntry] = deque()  # not yet in a group
+        self._waiting: deque[SpanEntry] = deque()  # not yet in a group
         self._started: list[_Started] = []  # those of them that are being opened, in order
         self._group: list[SpanEntry] = []
-        self._plan_error: Exception | None = None  # after those that are planned
+        self._entries_error: Exception | None = None  # after those that wait
         self._error: Exception | None = None  # after the last group
 
     async def __anext__(self) -> list[SpanEntry]:
@@ -111,23 +111,23 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
                 if files >= _GROUP_FILES or size >= self._bytes_max:
                     return
                 files, size = files + 1, size + entry.find_size()
-            self._planned.popleft()
+            self._waiting.popleft()
             if file is not None and file.kept is None and self._opens:
                 entry.opened = await self._open_entry(entry, file)
             self._group.append(entry)
 
-    async def _plan_entries(self) -> AsyncGenerator[SpanEntry, None]:
+    async def _iterate_entries(self) -> AsyncGenerator[SpanEntry, None]:
         """Yield the files to read, from the offset's on, and each version's end after its files."""
         for version in self._span.versions:
-            plan = version.plan
-            if plan.count is not None and not self.finder.skip.remaining:
-                for file in plan.files:
+            files = version.files
+            if files.count is not None and not self.finder.skip.remaining:
+                for file in files.in_order:
                     for entry in self._make_entries(version, file):
                         yield entry
             else:
                 async with (
-                    aclosing(one_by_one(plan.files)) as files,
-                    aclosing(self.finder.skip_to_index(files)) as following,
+                    aclosing(one_by_one(files.in_order)) as coming,
+                    aclosing(self.finder.skip_to_index(coming)) as following,
                 ):
                     async for file in following:
                         for entry in self._make_entries(version, file):
@@ -148,24 +148,24 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
 
     async def _peek_entry(self) -> SpanEntry | None:
         """Return the next entry, with those after it being opened as far as the budget goes."""
-        while not self._ended and (not self._planned or self._may_plan_next(self._planned[-1])):
+        while not self._ended and (not self._waiting or self._may_take_next(self._waiting[-1])):
             try:
                 entry = await anext(self._entries, None)
             except Exception as e:  # noqa: BLE001 - raised after the entries before it
-                entry, self._plan_error = None, e
+                entry, self._entries_error = None, e
             if entry is None:
                 self._ended = True
             else:
-                self._planned.append(entry)
+                self._waiting.append(entry)
                 self._start_opening(entry)
-        if self._planned:
-            return self._planned[0]
-        if self._plan_error is not None:
-            raise self._plan_error
+        if self._waiting:
+            return self._waiting[0]
+        if self._entries_error is not None:
+            raise self._entries_error
         return None
 
-    def _may_plan_next(self, last: SpanEntry) -> bool:
-        """Return whether to plan the entry after the last one: only if the last one is a file that
+    def _may_take_next(self, last: SpanEntry) -> bool:
+        """Return whether to take the entry after the last one: only if the last one is a file that
         is being opened, or none."""
         if self._budget is None or len(self._started) > _AHEAD_FILES:
             return False

@@ -16,20 +16,20 @@ _SPAN_FILES = 1024
 _SPAN_BYTES = 256 * 1024 * 1024
 
 
-class FilePlan(Struct, frozen=True):
-    """The selected files of a version, in reading order.
+class VersionFiles(Struct, frozen=True):
+    """The selected files of a version, ``in_order``: as they are read.
 
     ``count`` and ``known_bytes`` are those of all files. They are None if the files are planned
     only while they are read, because a snapshot or a commit may have millions of them.
     """
 
-    files: Iterable[ChangeFile]
+    in_order: Iterable[ChangeFile]
     count: int | None = None
     known_bytes: int | None = None
 
     @classmethod
-    def from_list(cls, files: Iterable[ChangeFile]) -> FilePlan:
-        """Return the plan of few files."""
+    def from_list(cls, files: Iterable[ChangeFile]) -> VersionFiles:
+        """Return few files, counted."""
         listed = list(files)
         return cls(listed, len(listed), sum(file.size or 0 for file in listed))
 
@@ -40,7 +40,7 @@ class Version(Struct, frozen=True):
     number: int
     timestamp_ms: int
     state: TableState
-    plan: FilePlan
+    files: VersionFiles
 
 
 class Span(Struct):
@@ -65,18 +65,18 @@ class Span(Struct):
         """Return whether a version may follow those that the span has."""
         if not self.versions:
             return True
-        count = _add_known(self.count, version.plan.count)
-        known_bytes = _add_known(self.known_bytes, version.plan.known_bytes)
+        count = _add_known(self.count, version.files.count)
+        known_bytes = _add_known(self.known_bytes, version.files.known_bytes)
         if count is None or known_bytes is None or self.first.index:
             return False
         return count <= _SPAN_FILES and known_bytes <= _SPAN_BYTES
 
     def add_version(self, version: Version) -> None:
         """Add a version, which the span takes."""
-        plan = version.plan
+        files = version.files
         self.versions.append(version)
-        self.count = _add_known(self.count, plan.count)
-        self.known_bytes = _add_known(self.known_bytes, plan.known_bytes)
+        self.count = _add_known(self.count, files.count)
+        self.known_bytes = _add_known(self.known_bytes, files.known_bytes)
 
 
 def _add_known(one: int | None, other: int | None) -> int | None:

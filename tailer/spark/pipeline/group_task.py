@@ -112,8 +112,8 @@ Sent = PackedStep | Rest | list[ChangeFile] | TaskObserver
 
 
 @dataclass(frozen=True)
-class TableReader:
-    """How the tasks of one feed read its table. ``source`` names it; ``columns`` is what the feed
+class TableAccess:
+    """How the tasks of one feed read its table: ``source`` names it; ``columns`` is what the feed
     knows of its columns."""
 
     source: SourceOptions
@@ -134,22 +134,22 @@ class GroupTask:
     """The task to decode a group, of entries without their versions, but for the first ``skip``
     changes."""
 
-    reader: TableReader
+    access: TableAccess
     group: list[SpanEntry]
     skip: int = 0
 
     def run(self) -> Iterator[bytes]:
         """Yield what is sent, each pickled."""
-        return _send_all(self.reader, self._decode)
+        return _send_all(self.access, self._decode)
 
     def _decode(
         self, portal: BlockingPortal, log: TableLog, counts: TaskObserver
     ) -> Iterator[Sent]:
         group = list(self.group)
         places = {id(entry): place for place, entry in enumerate(group)}
-        context = portal.call(self.reader.open_context, log, counts)
+        context = portal.call(self.access.open_context, log, counts)
         error = portal.call(open_files, context, group)
-        small = SmallFiles(context.decode, context.layouts) if self.reader.feed.spans else None
+        small = SmallFiles(context.decode, context.layouts) if self.access.feed.spans else None
         decoder = SpanDecoder(context, small, group, Skip(self.skip))
         sent = {id(entry): 0 for entry in group} | {id(group[0]): self.skip}
         size = 0
@@ -173,13 +173,13 @@ class GroupTask:
 
     @classmethod
     def from_group(
-        cls, reader: TableReader, group: Sequence[SpanEntry], skip: int = 0
+        cls, access: TableAccess, group: Sequence[SpanEntry], skip: int = 0
     ) -> GroupTask:
         """Return the task for a group of a span."""
         nothing: Any = None  # counts are by places, so no task needs to know a version
         files = (e.file and structs.replace(e.file, stats=None) for e in group)
         return cls(
-            reader,
+            access,
             [
                 structs.replace(entry, version=nothing, file=file)
                 for entry, file in zip(group, files, strict=True)
@@ -192,37 +192,37 @@ class GroupTask:
 class CompareTask:
     """The task to find what really changed in a version that rewrites files."""
 
-    reader: TableReader
+    access: TableAccess
     order: RewriteOrder
 
     def run(self) -> Iterator[bytes]:
         """Yield what is sent, each pickled."""
-        return _send_all(self.reader, self._compare)
+        return _send_all(self.access, self._compare)
 
     def _compare(
         self, portal: BlockingPortal, log: TableLog, counts: TaskObserver
     ) -> Iterator[Sent]:
-        reader, diff = self.reader, self.reader.feed.diff
-        decode = structs.replace(reader.decode, on_read=counts.count_read_bytes)
+        access, diff = self.access, self.access.feed.diff
+        decode = structs.replace(access.decode, on_read=counts.count_read_bytes)
         if diff.spill_folder is not None and not os.access(diff.spill_folder, os.W_OK):
             diff = structs.replace(diff, spill_folder=None)  # it is the driver's machine's
         files = portal.call(
             derive_changes, log.store, self.order.commit, self.order.rewrite, decode, diff,
-            reader.feed.key, counts.count_noops,
+            access.feed.key, counts.count_noops,
         )  # fmt: skip
         # Their rows are decoded by other tasks, as those of all files are.
         yield [structs.replace(file, kept=None) for file in files]
 
 
 def _send_all(
-    reader: TableReader, work: Callable[[BlockingPortal, TableLog, TaskObserver], Iterator[Sent]]
+    access: TableAccess, work: Callable[[BlockingPortal, TableLog, TaskObserver], Iterator[Sent]]
 ) -> Iterator[bytes]:
     """Yield what a task's work sends, then its counts with its error, each pickled."""
     counts = TaskObserver()
     try:
         with (
-            healing(f"{reader.source.table}: a task can't go on"),
-            store_portal(reader.source) as (portal, store),
+            healing(f"{access.source.table}: a task can't go on"),
+            store_portal(access.source) as (portal, store),
         ):
             for sent in work(portal, TableLog(store), counts):
                 yield pickle.dumps(sent)

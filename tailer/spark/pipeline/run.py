@@ -19,7 +19,7 @@ from tailer.config.feeds import Config, FeedConfig
 from tailer.config.readers import Readers
 from tailer.delta.commit import Commit
 from tailer.errors import TransientError
-from tailer.feed.read import ItemSender, Reader, read_in_process
+from tailer.feed.read import ItemSender, ReadFunction, read_in_process
 from tailer.feed.read_context import ReadContext, RemoteDecoder
 from tailer.feed.rows.span import DecodedStep, SpanEntry
 from tailer.plan.rules import Rewrite
@@ -34,7 +34,7 @@ from tailer.spark.pipeline.group_task import (
     GroupTask,
     PackedStep,
     Rest,
-    TableReader,
+    TableAccess,
     TaskObserver,
     load_sent,
 )
@@ -61,7 +61,7 @@ class ClusterReaders(Readers):
                 feeds[name] = replace(feed, store={**access.options, **feed.store})
         return replace(config, feeds=feeds)
 
-    def make_reader(self, feed: FeedConfig) -> Reader:
+    def make_read_function(self, feed: FeedConfig) -> ReadFunction:
         async def read(context: ReadContext, sender: ItemSender, last: int | None) -> None:
             if not isinstance(context.log.store, HadoopStore):  # whose files tasks can't reach
                 decoder = ClusterDecoder(self._cluster, feed)
@@ -91,11 +91,11 @@ class ClusterDecoder(RemoteDecoder):
         group: list[SpanEntry],
         use: Callable[[DecodedStep], Awaitable[None]],
     ) -> None:
-        reader = self._make_table_reader(context)
+        access = self._make_table_access(context)
         rest: Rest | None = Rest(0, 0)
         while rest is not None:
             group = group[rest.place :]
-            task = GroupTask.from_group(reader, group, rest.skip)
+            task = GroupTask.from_group(access, group, rest.skip)
             rest, end = None, None
             for sent in await self._cluster.run_task(self._feed.name, task.run):
                 end = found = await run_blocking(load_sent, sent)
@@ -108,7 +108,7 @@ class ClusterDecoder(RemoteDecoder):
     async def derive_changes(
         self, context: ReadContext, commit: Commit, rewrite: Rewrite
     ) -> list[ChangeFile]:
-        task = CompareTask(self._make_table_reader(context), rewrite_order(commit, rewrite))
+        task = CompareTask(self._make_table_access(context), rewrite_order(commit, rewrite))
         files: list[ChangeFile] = []
         end: object = None
         for sent in await self._cluster.run_task(self._feed.name, task.run):
@@ -118,7 +118,7 @@ class ClusterDecoder(RemoteDecoder):
         _take_end(end, context)
         return files
 
-    def _make_table_reader(self, context: ReadContext) -> TableReader:
+    def _make_table_access(self, context: ReadContext) -> TableAccess:
         source = SourceOptions(
             table=context.log.store.root,
             change_source=context.options.change_source,
@@ -128,7 +128,7 @@ class ClusterDecoder(RemoteDecoder):
         # Masks are for the driver: tasks need the names of their columns, and no key.
         selection = structs.replace(context.options.selection, mask_key=b"")
         options = structs.replace(context.options, selection=selection)
-        return TableReader(source, options, decode, context.columns)
+        return TableAccess(source, options, decode, context.columns)
 
 
 def _take_end(end: object, context: ReadContext) -> None:

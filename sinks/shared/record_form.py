@@ -51,12 +51,12 @@ def build_record_form(options: Mapping[str, Any], **more: Any) -> dict[str, Any]
     return {**more, **of_format, **keys}
 
 
-def check_form(
-    form: Mapping[str, Any], kept: Mapping[str, Any] | None, feed: str, at: Offset | None
+def check_record_form(
+    form: Mapping[str, Any], saved: Mapping[str, Any] | None, feed: str, at: Offset | None
 ) -> Mapping[str, Any]:
     """Return the form. Raises :class:`ConfigError`, naming what has changed and what it means, if
-    that of the records before, ``kept``, is another one."""
-    sentence = _describe_changes(kept, form, feed, at)
+    that of the records before, ``saved``, is another one."""
+    sentence = _describe_changes(saved, form, feed, at)
     if sentence is None:
         return form
     where = f" --from {at.version} --index {at.index}" if at is not None else ""
