@@ -28,7 +28,9 @@ class Offset(Struct, frozen=True):
     ``timestamp_floor_ms`` is the timestamp of the version before, which keeps timestamps of later
     versions the same even after the log before them was cleaned up. ``counted_by`` names the
     options by which the changes within the version were counted: under others, the index means
-    another change.
+    another change. ``commit_id`` is that of the version before
+    (:attr:`tailer.delta.commit.Commit.id`), by which a table is noticed that was put back from an
+    older copy and went on from there; None where no commit was read.
 
     ``delivered_files`` are left out, because a query of Spark delivered them before the feed took
     over from it: the first ones of the version, in the order of its log, or of its snapshot, by
@@ -44,6 +46,7 @@ class Offset(Struct, frozen=True):
     timestamp_floor_ms: int | None = None
     counted_by: str | None = None
     delivered_files: int = 0
+    commit_id: str | None = None
 
     FORMAT = 1
 
@@ -57,18 +60,18 @@ class Offset(Struct, frozen=True):
         """Return whether changes of the version itself were delivered."""
         return self.index > 0 or self.delivered_files > 0
 
-    def next_version(self, timestamp_ms: int) -> Offset:
+    def next_version(self, timestamp_ms: int, commit_id: str | None = None) -> Offset:
         """Return the start of the version after this one, whose commit had that timestamp."""
-        return Offset(self.version + 1, 0, False, self.table_id, timestamp_ms)
+        return Offset(self.version + 1, 0, False, self.table_id, timestamp_ms, None, 0, commit_id)
 
     def advanced_by(self, changes: int, counted_by: str) -> Offset:
         """Return the offset after that number of changes of the same version."""
         # structs.replace takes longer.
         index, floor_ms = self.index + changes, self.timestamp_floor_ms
-        left_out = self.delivered_files
         return Offset(
-            self.version, index, self.snapshot, self.table_id, floor_ms, counted_by, left_out
-        )
+            self.version, index, self.snapshot, self.table_id, floor_ms, counted_by,
+            self.delivered_files, self.commit_id,
+        )  # fmt: skip
 
     def resumable_with(self, counted_by: str) -> Offset:
         """Return the offset to resume from by these options: within a version whose changes were
@@ -89,6 +92,8 @@ class Offset(Struct, frozen=True):
         }
         if self.delivered_files:
             document["delivered_files"] = self.delivered_files
+        if self.commit_id is not None:
+            document["commit"] = self.commit_id
         return document if self.counted_by is None else {**document, "plan": self.counted_by}
 
     def __str__(self) -> str:
@@ -106,7 +111,7 @@ class Offset(Struct, frozen=True):
         version, index = document.get("version"), document.get("index")
         table_id, floor = document.get("table_id"), document.get("timestamp_floor_ms")
         snapshot, counted_by = document.get("snapshot"), document.get("plan")
-        delivered_files = document.get("delivered_files", 0)
+        delivered_files, commit_id = document.get("delivered_files", 0), document.get("commit")
         if (
             isinstance(version, int)
             and isinstance(index, int)
@@ -117,6 +122,9 @@ class Offset(Struct, frozen=True):
             and isinstance(table_id, str | None)
             and isinstance(floor, int | None)
             and isinstance(counted_by, str | None)
+            and isinstance(commit_id, str | None)
         ):
-            return cls(version, index, snapshot, table_id, floor, counted_by, delivered_files)
+            return cls(
+                version, index, snapshot, table_id, floor, counted_by, delivered_files, commit_id
+            )
         raise OffsetError("the offset is damaged: a field is missing or of the wrong kind")

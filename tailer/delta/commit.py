@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -46,6 +47,7 @@ __all__ = [
     "FileAction",
     "Lines",
     "check_repeats",
+    "make_commit_id",
     "read_actions",
     "read_header",
 ]
@@ -111,6 +113,11 @@ class Commit(Struct, frozen=True):
     before: TableState | None
     after: TableState
     tag: str = ""
+
+    @property
+    def id(self) -> str:
+        """Return what tells this commit from any other one: see :func:`make_commit_id`."""
+        return make_commit_id(next(iter(self.lines()), b""), self.size)
 
     def file_actions(self) -> Iterator[FileAction]:
         """Yield the adds, removes and cdc files, in the file's order, and what is repeated once.
@@ -346,6 +353,17 @@ def check_repeats(name: str, lines: Lines) -> None:
         _check_same(name, lines, repeated, find_file_key)
     except TableError as e:
         raise e.at(path=name) from None
+
+
+#: So many bytes of a commit's first line make its id.
+ID_BYTES = 64 * 1024
+
+
+def make_commit_id(start: bytes, size: int) -> str:
+    """Return what tells a commit from any other one of its version: 12 hex digits, of its size in
+    bytes and its first line, which has a time or the name of a new file. A copy has the same."""
+    first = start[:ID_BYTES].partition(b"\n")[0]
+    return blake2b(b"%d %b" % (size, first), digest_size=6).hexdigest()
 
 
 def read_header(name: str, lines: Lines, *, digests: bool = True) -> CommitHeader:

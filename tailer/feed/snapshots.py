@@ -157,7 +157,8 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
     files = await plan_snapshot_files(context, snapshot, timestamp, first, context.observer)
     await check_listed(context.log, first, start.version, tag)
     context.check_selection(snapshot.state, start.version)
-    version = Version(start.version, timestamp, snapshot.state, VersionFiles(files))
+    commit_id = await context.log.find_commit_id(start.version)
+    version = Version(start.version, timestamp, snapshot.state, VersionFiles(files), commit_id)
 
     async def emit_after_notice(batch: ChangeBatch) -> None:
         end = batch.next_offset

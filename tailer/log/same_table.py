@@ -54,6 +54,8 @@ async def check_place(log: TableLog, offset: Offset) -> None:
     begun = offset.version if offset.is_begun or offset.snapshot else offset.version - 1
     if newest.version < begun and not log.store.server_log:
         raise make_went_back_error(log.store.root, begun, newest.version)
+    if newest.version >= offset.version - 1:
+        await check_last_commit(log, offset)
 
 
 async def snapshot_for(log: TableLog, offset: Offset, version: int) -> Snapshot:
@@ -86,7 +88,22 @@ async def state_at(log: TableLog, start: Offset) -> TableState | None:
         raise
     if state is not None:
         check_offset(log, start, state)
+        await check_last_commit(log, start)
     return state
+
+
+async def check_last_commit(log: TableLog, at: Offset) -> None:
+    """Raise :class:`OffsetError` if the version before an offset is not the commit that was read: a
+    table that was put back from an older copy keeps its id, and goes on from there."""
+    version = at.version - 1
+    if at.commit_id is not None and await log.find_commit_id(version) not in (None, at.commit_id):
+        raise OffsetError(
+            "the commit there is another one than the one that was read",
+            table=log.store.root,
+            version=version,
+            hint="the table was put back from an older copy, and has other versions since: reset "
+            "the offset with `tailer offsets reset`, and write the table again",
+        )
 
 
 async def find_commit_tag(log: TableLog, version: int) -> str | None:

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tailer.delta.actions import Action, AddFile
 from tailer.delta.add_fields import FILES
-from tailer.delta.commit import Commit, Lines, read_actions, read_header
+from tailer.delta.commit import (
+    ID_BYTES,
+    Commit,
+    Lines,
+    make_commit_id,
+    read_actions,
+    read_header,
+)
 from tailer.delta.features import check_by_path
 from tailer.delta.segment import LogFile, LogKind, LogSegment, find_segments, format_commit_name
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, find_file_key
@@ -309,6 +316,18 @@ class TableLog(LogListing):
         """Raise :class:`UnsupportedTable` for a catalog's table that was opened by its path."""
         if not self.store.by_catalog:
             check_by_path(state.protocol)
+
+    async def find_commit_id(self, version: int) -> str | None:
+        """Return the id of a version's commit (:attr:`tailer.delta.commit.Commit.id`); None if it
+        is not there any more, or in a server's answers, which may differ each time."""
+        if self.store.server_log:
+            return None
+        try:
+            path = f"{LOG_DIR}/{format_commit_name(version)}"
+            start, status = await self.store.read(path, 0, ID_BYTES)
+        except FileNotFoundError:
+            return None
+        return make_commit_id(start, status.size)
 
     async def read_commit_actions(self, version: int) -> Iterator[Action]:
         """Return all actions of one version's commit, for callers that need no state of the table.

@@ -20,6 +20,7 @@ offsets = st.builds(
     table_id=st.none() | st.text(),
     timestamp_floor_ms=st.none() | st.integers(-(2**63), 2**63 - 1),
     delivered_files=st.just(0) | numbers,
+    commit_id=st.none() | st.text(),
 )
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -28,6 +29,7 @@ documents = st.recursive(
 )
 FIELDS = [
     "format", "table_id", "version", "index", "snapshot", "timestamp_floor_ms", "delivered_files",
+    "commit",
 ]  # fmt: skip
 
 

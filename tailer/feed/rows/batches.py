@@ -95,7 +95,7 @@ class BatchAssembler:
         row = 0
         for entry, count in decoded.counts:
             if entry.file is None:
-                following = at.next_version(entry.version.timestamp_ms)
+                following = at.next_version(entry.version.timestamp_ms, entry.version.commit_id)
                 table_id = entry.version.state.table_id
                 if following.table_id != table_id:  # a bounded read continues after a replacement
                     following = structs.replace(following, table_id=table_id)

@@ -35,12 +35,14 @@ class VersionFiles(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """A version to read: the files whose rows are its changes, and its state."""
+    """A version to read: the files whose rows are its changes, its state, and the id of its commit,
+    if it is read from one."""
 
     number: int
     timestamp_ms: int
     state: TableState
     files: VersionFiles
+    commit_id: str | None = None
 
 
 class Span(Struct):

@@ -197,7 +197,7 @@ class StreamPlanner:
             raise e.at(table=self.log.store.root, version=commit.version) from None
 
     async def _plan_version(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
-        planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
+        planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms, commit.id))
         if not files:
             return planned
         source = self.options.change_source

@@ -20,6 +20,7 @@ OFFSETS = [
     Offset(7, 12, table_id="2f1c-id", timestamp_floor_ms=1_767_225_600_123),
     Offset(3, 5, snapshot=True, table_id="2f1c-id", delivered_files=9),
     Offset(2**62, 2**40, table_id="größe 'x'", timestamp_floor_ms=0),
+    Offset(7, table_id="2f1c-id", timestamp_floor_ms=5, commit_id="93cd0b860dc2"),
 ]
 
 ORDERS = {"paused": True, "skips": [12], "resnapshots": [{"where": "country = 'DE'"}]}
