@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio.to_thread
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from tailer.errors import ConfigError, FileGone, TableError, TailerError, TransientError
@@ -131,6 +131,11 @@ class HadoopStore(Store):
             raise convert_fault(e.java_exception.toString(), self._root, location) from None
         except PySparkException as e:  # as it calls some of Java's
             raise convert_fault(f"{type(e).__name__}: {e}", self._root, location) from None
+        except (OSError, Py4JNetworkError) as e:  # the session's Java answers nothing any more
+            raise TailerError(
+                f"{self._root}, {location}: the Java of the Spark session has ended ({e}); start "
+                "this program again"
+            ) from e
 
     def find_files(self, locations: Sequence[str]) -> list[FoundFile | None]:
         """Return the addresses of files and their bytes; None for one that is not there."""

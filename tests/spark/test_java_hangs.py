@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -65,3 +67,53 @@ def test_java_that_is_killed_while_spark_starts_is_started_again(tmp_path: Path)
         running.wait_for(lambda: lines(config, "o"))
         assert running.stop() == 0
     assert any("its Java may have been killed" in line for line in running.errors)
+
+
+#: A session whose Java is killed while no job runs.
+KILLED = """
+import sys
+
+import anyio
+import psutil
+
+from tailer.errors import TailerError, TransientError
+from tailer.spark.hadoop_store import HadoopStore
+from tailer.spark.pipeline.cluster import ClusterOptions, SparkCluster
+
+
+async def main() -> None:
+    conf = dict(each.split("=", 1) for each in sys.argv[1:])
+    cluster = SparkCluster(ClusterOptions(master="local[2]", conf=conf))
+    assert await cluster.warm_up() == 2
+    store = HadoopStore(await cluster.ensure_session(), "file:/tmp")
+    await store.entries("file:/tmp")
+    (java,) = psutil.Process().children()
+    java.kill()
+    java.wait()
+    try:
+        await store.entries("file:/tmp")
+    except TailerError as e:
+        print(e)
+    try:
+        await cluster.warm_up()
+    except TransientError as e:
+        print(e)
+    print(await cluster.warm_up(), await cluster.aclose())
+
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_java_that_is_killed_between_two_jobs_is_started_again() -> None:
+    require("Java 17 or newer", java_major() >= 17)
+    found = subprocess.run(
+        [sys.executable, "-c", KILLED, *CONFS], text=True, capture_output=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    of_store, of_cluster, after = found.stdout.splitlines()
+    assert "the Java of the Spark session has ended" in of_store
+    assert of_cluster.startswith("Spark's session is gone (")
+    assert after == "2 True"

@@ -16,12 +16,13 @@ import sys
 import traceback
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Thread
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -30,6 +31,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, TailerError, TransientError
+
+T = TypeVar("T")
 
 #: Spark's messages when the session has ended, or its Java has.
 _LOST = ("SparkContext was shut down", "stopped SparkContext", "JAVA_GATEWAY_EXITED")
@@ -116,14 +119,32 @@ class SparkCluster:
                         f"{said}; check --master and --conf, that there is Java 17 or newer, and "
                         "what Spark has printed"
                     ) from e
-                context = self._session.sparkContext
-                logging.getLogger("tailer").info(
-                    "Spark %s runs as %s on %s",
-                    context.version,
-                    context.applicationId,
-                    context.master,
-                )
             return self._session
+
+    async def ask_session(self, question: Callable[[SparkSession], T]) -> T:
+        """Ask the session in a thread, because Java may hang. Raises what :meth:`run_task` does."""
+        session = await self.ensure_session()
+        async with self._note_loss(session):
+            return await anyio.to_thread.run_sync(
+                question, session, abandon_on_cancel=True, limiter=self._waiting
+            )
+
+    @asynccontextmanager
+    async def _note_loss(self, session: SparkSession) -> AsyncIterator[None]:
+        """Convert the errors of the block, in which Java is asked. If the session is lost, the next
+        try starts another one."""
+        try:
+            yield
+        except TailerError:
+            raise
+        except Exception as e:
+            if not _is_session_lost(e):
+                raise convert_error(e) from e
+            async with self._lock:
+                if self._session is session:
+                    self._session = None
+                    await anyio.to_thread.run_sync(_stop_session, session)
+            raise TransientError(f"Spark's session is gone ({_extract_cause(str(e))})") from e
 
     async def aclose(self) -> bool:
         """End the session, if it was started. Returns False if its Java does not answer: a thread
@@ -146,11 +167,8 @@ class SparkCluster:
     async def warm_up(self) -> int:
         """Return how many tasks the cluster runs at a time, once its workers have loaded what
         decodes: that takes seconds, in which the driver does not wait for them."""
+        tasks = await self.ask_session(_count_tasks)
         session = await self.ensure_session()
-        count = partial(getattr, session.sparkContext, "defaultParallelism")  # Java may hang
-        tasks: int = await anyio.to_thread.run_sync(
-            count, abandon_on_cancel=True, limiter=self._waiting
-        )
         if self._warm is not session:
             await self.run_task("warm-up", _load_decoder, tasks)
             self._warm = session
@@ -171,9 +189,10 @@ class SparkCluster:
         gone = Event()
         job = partial(_run_job, session.sparkContext, tag, work, tasks, gone)
         try:
-            return await anyio.to_thread.run_sync(
-                job, abandon_on_cancel=True, limiter=self._waiting
-            )
+            async with self._note_loss(session):
+                return await anyio.to_thread.run_sync(
+                    job, abandon_on_cancel=True, limiter=self._waiting
+                )
         except anyio.get_cancelled_exc_class():
             gone.set()
             # In a thread: while Java hangs, the feeds, the lease and the HTTP answers go on.
@@ -181,14 +200,6 @@ class SparkCluster:
             with anyio.move_on_after(_CANCEL_S, shield=True):
                 await anyio.to_thread.run_sync(cancel, abandon_on_cancel=True, limiter=self._ending)
             raise
-        except Exception as e:
-            if not _is_session_lost(e):
-                raise convert_error(e) from e
-            async with self._lock:
-                if self._session is session:  # the next try starts another one
-                    self._session = None
-                    await anyio.to_thread.run_sync(_stop_session, session)
-            raise TransientError(f"Spark's session is gone ({_extract_cause(str(e))})") from e
 
 
 def _start_in_thread(options: ClusterOptions) -> Future[SparkSession]:
@@ -223,7 +234,17 @@ def _start_session(options: ClusterOptions) -> SparkSession:
     # The daemon's log is on the terminal already.
     for key, value in {"spark.ui.showConsoleProgress": "false", **options.conf}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    context = session.sparkContext
+    logging.getLogger("tailer").info(
+        "Spark %s runs as %s on %s", context.version, context.applicationId, context.master
+    )
+    return session
+
+
+def _count_tasks(session: SparkSession) -> int:
+    """Return how many tasks the cluster runs at a time."""
+    return session.sparkContext.defaultParallelism
 
 
 def _stop_session(session: SparkSession) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
-import anyio.to_thread
 from msgspec import structs
 
 from tailer.changes import ChangeFile
@@ -56,8 +56,8 @@ class ClusterReaders(Readers):
         for name, feed in config.feeds.items():
             by_hadoop = find_hadoop_address(feed.table) is not None
             if by_hadoop or (not feed.store and is_hadoop_address(feed.table)):
-                session = await self._cluster.ensure_session()
-                access = await anyio.to_thread.run_sync(session_access, feed.table, session)
+                find_access = partial(session_access, feed.table)
+                access = await self._cluster.ask_session(find_access)
                 feeds[name] = replace(feed, store={**access.options, **feed.store})
         return replace(config, feeds=feeds)
 
