@@ -41,6 +41,9 @@ from tailer.sink import FaultTable
 
 #: The column of a merge that says which keys leave.
 _GONE = "_delta_tailer_gone"
+#: deltalake looks for such timestamps in structs and lists when it decides on the features of a
+#: table, but not in maps.
+_NO_FEATURE = "does not have the required 'timestampNtz' feature"
 #: By deltalake's words; it has no codes.
 FAULTS = FaultTable(
     for_good="*denied* *Forbidden* *Unauthorized* *InvalidAccessKey* *NoSuchBucket* *Read-only* "
@@ -75,7 +78,8 @@ class DeltaTarget(TargetTable):
             return pa.schema(self.table.schema())
 
     @contextmanager
-    def translate_errors(self) -> Iterator[None]:
+    def translate_errors(self, written: pa.Schema | None = None) -> Iterator[None]:
+        """Raise our errors for deltalake's. ``written`` has the columns that are being written."""
         try:
             yield
         except CommitFailedError as e:
@@ -83,6 +87,13 @@ class DeltaTarget(TargetTable):
                 raise self.make_replaced_error() from e
             raise TransientError(f"{self.address}: another writer's commit conflicts ({e})") from e
         except (DeltaError, OSError, pa.ArrowException) as e:
+            columns = [] if written is None else _find_zoneless_maps(written)
+            if columns and _NO_FEATURE in str(e):
+                raise TargetRefused(
+                    f"{self.address}: the column {columns[0]!r} has timestamps without a time zone "
+                    "within a map, for which deltalake does not enable the feature 'timestampNtz'; "
+                    "exclude it with the feed's option 'select'"
+                ) from e
             raise self._to_tailer_error(e) from e
 
     def _to_tailer_error(self, e: Exception) -> TailerError:
@@ -233,7 +244,7 @@ class DeltaTarget(TargetTable):
             return filter_keys(chosen.scanner(columns=key, filter=where).to_batches(), asked)
 
     def create_table(self, schema: pa.Schema, claim: TableClaim) -> None:
-        with self.translate_errors():
+        with self.translate_errors(schema):
             self._table = DeltaTable.create(
                 self.address, schema, storage_options=self._storage,
                 commit_properties=self.build_properties(claim),
@@ -241,7 +252,7 @@ class DeltaTarget(TargetTable):
         self._note_commit(claim)
 
     def append_rows(self, rows: pa.Table, claim: TableClaim) -> None:
-        with self.translate_errors():
+        with self.translate_errors(rows.schema):
             write_deltalake(
                 self.table, rows, mode="append", schema_mode="merge",
                 commit_properties=self.build_properties(claim),
@@ -254,7 +265,7 @@ class DeltaTarget(TargetTable):
         pairs = match_columns(change.old, change.version, keep=change.keep, folded=True)
         had = {to.name: field.name for field, to in pairs if field is not None}
         had |= {name: name for name in change.new.names if name not in change.version.names}
-        with self.translate_errors():
+        with self.translate_errors(change.new):
             write_deltalake(
                 self.table, self._reshape_rows(change.new, had), mode="overwrite",
                 schema_mode="overwrite", commit_properties=self.build_properties(claim),
@@ -368,3 +379,16 @@ def _find_bounds(asked: pa.Table) -> pc.Expression | None:
             bounds = pc.min_max(asked[name].combine_chunks())
             return (pc.field(name) >= bounds["min"]) & (pc.field(name) <= bounds["max"])
     return None
+
+
+def _find_zoneless_maps(schema: pa.Schema) -> list[str]:
+    """Return the columns with a map that has timestamps without a time zone."""
+    return [field.name for field in schema if _has_zoneless(field.type, in_map=False)]
+
+
+def _has_zoneless(data_type: pa.DataType, *, in_map: bool) -> bool:
+    if pa.types.is_timestamp(data_type):
+        return in_map and data_type.tz is None
+    in_map = in_map or pa.types.is_map(data_type)
+    children = (data_type.field(i).type for i in range(data_type.num_fields))
+    return any(_has_zoneless(child, in_map=in_map) for child in children)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import SinkRejected, TargetRefused, TransientError
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.clouds.servers import SERVERS, Container
@@ -71,6 +72,31 @@ async def test_a_type_that_would_change_values_is_refused(tmp_path: Path) -> Non
     with pytest.raises(SinkRejected, match="'name' was of type string and is now of type int64"):
         await sink.write(change_batch(other, [{"id": 2, "name": 2}], version=2))
     assert copy(tmp_path) == [{"id": 1, "name": "a"}]
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("mode", ["mirror", "log"])
+async def test_a_map_with_zoneless_times_is_refused_by_name(
+    tmp_path: Path, mode: str, *, later: bool
+) -> None:
+    """deltalake refuses it with words that looked like a fault that passes."""
+    times = pa.map_(pa.string(), pa.struct([("at", pa.timestamp("us"))]))
+    schema = pa.schema([("id", pa.int64()), ("times", times)])
+    sink = new(tmp_path, mode=mode, key=["id"] if mode == "mirror" else [])
+    if later:
+        plain = pa.schema([("id", pa.int64())])
+        await write(sink, change_batch(plain, [{"id": 1}], last=True))
+    with pytest.raises(TargetRefused, match="the column 'times' has timestamps without a time"):
+        await write(sink, change_batch(schema, [{"id": 2, "times": None}], version=2, last=True))
+
+
+async def test_a_map_with_zoneless_times_is_written_beside_others(tmp_path: Path) -> None:
+    """Whatever makes deltalake enable the feature, the map is then written."""
+    times = pa.map_(pa.string(), pa.timestamp("us"))
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("times", times)])
+    row = {"id": 1, "at": None, "times": [("a", datetime(2026, 3, 29, 1, 30))]}  # noqa: DTZ001
+    await write(new(tmp_path), change_batch(schema, [row], last=True))
+    assert copy(tmp_path) == [row]
 
 
 @pytest.mark.parametrize("whole", [True, False])
