@@ -29,8 +29,8 @@ class Offset(Struct, frozen=True):
     versions the same even after the log before them was cleaned up. ``counted_by`` names the
     options by which the changes within the version were counted: under others, the index means
     another change. ``commit_id`` is that of the version before
-    (:attr:`tailer.delta.commit.Commit.id`), by which a table is noticed that was put back from an
-    older copy and went on from there; None where no commit was read.
+    (:meth:`tailer.delta.commit.Commit.read_id`), by which a table is noticed that was put back from
+    an older copy and went on from there; None where no commit was read.
 
     ``delivered_files`` are left out, because a query of Spark delivered them before the feed took
     over from it: the first ones of the version, in the order of its log, or of its snapshot, by

@@ -1,6 +1,6 @@
 """Kafka, as a session needs it: topics, progress, and transactions that are carried out.
 
-:class:`Broker` is what exactly-once delivery asks for, and the only part of it that blocks;
+:class:`Broker` is what exactly-once delivery asks for, and blocks;
 :class:`KafkaBroker` is the one on kafka-python. What is checked beside the writing, whether the
 last transaction is over and whether the topics are the same, is in
 :mod:`sinks.kafka.background_checks`.
@@ -52,8 +52,9 @@ class Broker(typing.Protocol):
     :class:`SinkRejected` for what does not.
     """
 
-    def check_brokers(self) -> None:
-        """Raise if the brokers can't keep the feed's progress, or transactions as long as ours."""
+    def prepare_progress_topic(self) -> None:
+        """Create the progress topic if need be. Raise if the brokers can't keep the feed's
+        progress, or transactions as long as ours."""
 
     def connect(self, data_topic: str | None) -> None:
         """Make the producer; ``data_topic`` is the topic that it will write to, if it is known."""
@@ -172,7 +173,7 @@ class KafkaBroker:
 
     # Progress
 
-    def check_brokers(self) -> None:
+    def prepare_progress_topic(self) -> None:
         topic = self._find_or_create_topic(self.progress_topic, 1, _PROGRESS_CONFIG)
         if topic.partitions != 1 or topic.cleanup_policy not in ("", "compact"):
             raise TargetRefused(

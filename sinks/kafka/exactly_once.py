@@ -99,7 +99,7 @@ class ExactlyOnce:
     def open(self) -> Offset | None:
         """Fence, read, check, claim, in this order; return the offset to resume from."""
         transactions, broker = self.transactions, self.broker
-        broker.check_brokers()
+        broker.prepare_progress_topic()
         # Stop before we fence a newer daemon. Our own last transaction may still be open: the
         # fencing ends it, and nothing waits for it here.
         name = self._data.find_common_topic()
@@ -119,7 +119,7 @@ class ExactlyOnce:
         """Return what :meth:`open` would, or raise its error, without a fence or a claim. For a
         broker that creates nothing."""
         name = self._data.find_common_topic()
-        self.broker.check_brokers()
+        self.broker.prepare_progress_topic()
         self.broker.connect(name)
         self.transactions.resume_from(self._read_progress(stable=True))
         self.broker.check_notice_topic()

@@ -42,7 +42,8 @@ BROKEN
 TAKEN_OVER
 =============== ============ ========= ============== =========== ============ ============
 
-A newer daemon's claim leads from every state to ``TAKEN_OVER``. No way leads out of the last two.
+After a batch without rows ``plan`` may stay in ``IDLE``. A newer daemon's claim leads from every
+state to ``TAKEN_OVER``. No way leads out of the last two.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         "Time until log cleanup (log) or VACUUM (data) may remove unread data; +Inf: none.",
     ),
     "queue": (
-        "gauge", "tailer_queue_batches", (), "Batches read and not yet written, two at most.",
+        "gauge", "tailer_queue_batches", (),
+        "Batches and notices read and not yet written, two at most.",
     ),
     "targets": (
         "gauge", "tailer_routed_targets", (),

@@ -137,7 +137,7 @@ class Runner:
             while self.state != "ended":
                 changed = self._changed
                 if self.state == "running":
-                    if outcome := await self._run_attempt():
+                    if outcome := await self._run_until_order():
                         self.transition(outcome)
                 else:
                     await self._enter_rest()
@@ -163,7 +163,7 @@ class Runner:
         if self._scope is not None:
             self._scope.cancel()
 
-    async def _run_attempt(self) -> Event | None:
+    async def _run_until_order(self) -> Event | None:
         """Run the feed once. Return how it ended, None if an order has ended it."""
         try:
             with anyio.CancelScope() as self._scope:

@@ -51,7 +51,8 @@ __all__ = [
 
 
 class Skip(Struct):
-    """How many changes of a version must still be skipped; decreases while decoding."""
+    """How many changes of a version must still be skipped. One object for a span: whoever passes
+    changes lowers it, the finder of the index or a decoder in a worker thread."""
 
     remaining: int = 0
 
@@ -202,7 +203,8 @@ class _Decoder:
                 yield from _skip_rows(skip, rows)
 
     def _find_passes(self, skip: Skip, part: ByteRange | None, total: int) -> tuple[_Kinds, ...]:
-        """Return the kinds of change, in the order of the passes."""
+        """Return the kinds of change, in the order of the passes. The change types of a
+        cdc file are read for that: one pass may be enough."""
         file = self.file
         if file.change_type is not None or file.kinds is not None:
             return (file.kinds,)
@@ -215,7 +217,7 @@ class _Decoder:
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, DecodedRows]]:
         """Yield the rows of each kind, batch by batch."""
-        groups = self._find_groups(skip, part, passes)
+        groups = self._skip_to_groups(skip, part, passes)
         unwanted = self.left_out.find_groups(self.parquet) if groups else ()
         self.row_groups.announce(self.names, [group for group in groups if group not in unwanted])
         for group, first in groups.items():
@@ -227,7 +229,7 @@ class _Decoder:
             else:
                 yield from self._decode_row_group(group, first, skip, passes)
 
-    def _find_groups(
+    def _skip_to_groups(
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> dict[int, int]:
         """Return the row groups to read, with their first rows; those before them are skipped."""
@@ -254,7 +256,7 @@ class _Decoder:
             for rows in self._build_constant_rows(first, count, max(1, size)):
                 yield passes[0], rows
             return
-        begin = first if passes != (None,) else self._find_first_wanted(first, skip)
+        begin = first if passes != (None,) else self._skip_to_first_wanted(first, skip)
         ranges = self.selection.find_ranges(begin, end, _GAP_ROWS, _RANGES_MAX)
         self._count_read(group)
         while ranges:
@@ -288,7 +290,7 @@ class _Decoder:
             if selected is not None:
                 yield kinds, selected
 
-    def _find_first_wanted(self, first: int, skip: Skip) -> int:
+    def _skip_to_first_wanted(self, first: int, skip: Skip) -> int:
         """Return the position of the first row of a row group that is wanted and not skipped: those
         before it are not decoded."""
         only, passed = self.selection.only, skip.remaining

@@ -114,8 +114,7 @@ class Commit(Struct, frozen=True):
     after: TableState
     tag: str = ""
 
-    @property
-    def id(self) -> str:
+    def read_id(self) -> str:
         """Return what tells this commit from any other one: see :func:`make_commit_id`."""
         return make_commit_id(next(iter(self.lines()), b""), self.size)
 

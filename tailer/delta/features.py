@@ -97,8 +97,7 @@ def check_readable(protocol: Protocol, metadata: Metadata) -> None:
             )
         if feature.for_readers and not feature.is_read:
             raise UnsupportedTable(
-                f"the table has the feature {name!r}, which can't be read by path",
-                hint=feature.refusal,
+                f"the table has the feature {name!r}, which is not read here", hint=feature.refusal
             )
     if metadata.provider != "parquet":
         raise UnsupportedTable(

@@ -16,8 +16,8 @@ Who pushes: the reader's functions get an ``emit`` and await it with each batch 
 is being written and one is ready; of a large span, further steps wait in the lanes, up to a bound.
 Who pulls: one loop, in span_reader. It asks for a group of files, then for one step of their rows
 after the other, in worker threads unless a step is quick, and nothing below it runs unasked. What
-shapes many rows or compares files takes threads too; everything else here only awaits. After a
-failure nothing in memory is used again: the feed starts from its saved offset.
+shapes, counts or compares many rows takes threads too. After a failure nothing in memory is used
+again: the feed starts from its saved offset.
 
 The way from a :class:`Feed` to its sink is read in nine files: run, read, commit,
 rows/span_reader, rows/files, rows/decoding, rows/batches, publish, sink_calls. Three calls of it

@@ -64,7 +64,7 @@ class _CommitReader:
         first = at.resumable_with(context.counted_by)
         if commit.version in context.orders.skips:
             await self._emit_notice(build_skip_notice(first, commit.timestamp_ms))
-            return first.next_version(commit.timestamp_ms, commit.id)
+            return first.next_version(commit.timestamp_ms, commit.read_id())
         await self._announce_schema(commit, first)
         with self._name_errors(commit):
             context.observer.note_commit(commit)
@@ -77,7 +77,7 @@ class _CommitReader:
             await read_paired(context, version, pairing, first, self._emit)
         else:
             await self._add_to_span(version, first)
-        return first.next_version(commit.timestamp_ms, commit.id)
+        return first.next_version(commit.timestamp_ms, commit.read_id())
 
     async def _emit_notice(self, notice: Notice) -> None:
         await self.end_span()
@@ -153,7 +153,7 @@ async def _prepare_version(context: ReadContext, commit: Commit, first: Offset) 
         files, pairing = await pair_updates(context, commit, files)
     if files.count is None and commit.header.files is not None:  # few, and parsed already
         files = VersionFiles.from_list(files.in_order)
-    version = Version(commit.version, commit.timestamp_ms, commit.after, files, commit.id)
+    version = Version(commit.version, commit.timestamp_ms, commit.after, files, commit.read_id())
     return _PreparedVersion(version, pairing)
 
 
@@ -177,7 +177,7 @@ async def _plan_commit(context: ReadContext, commit: Commit) -> CommitPlan:
     """Return the plan of a commit's changes, without the file actions that change nothing."""
     options, live = context.options, context.live
     folder = options.diff.spill_folder
-    ineffective = await live.find_ineffective(context.log, commit, options.change_source, folder)
+    ineffective = await live.apply_commit(context.log, commit, options.change_source, folder)
     return await plan_commit(context.log, commit, options.change_source, ineffective)
 
 

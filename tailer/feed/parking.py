@@ -30,7 +30,7 @@ from tailer.errors import CorruptRow, RowsRefused, SinkRejected, TableError, Tar
 from tailer.feed.parked_file import ParkedFile
 from tailer.feed.progress import FeedProgress
 from tailer.process.threads import run_blocking
-from tailer.sink import Sink, write_pieces
+from tailer.sink import Sink, write_and_save
 
 #: If this many rows in a row are refused, the fault is the sink's, not the rows'.
 PARKED_IN_A_ROW_MAX = 1000
@@ -118,7 +118,7 @@ class Parking:
             left = batch.slice(batch.rows_before(offset), batch.num_rows)
 
         try:
-            refused = await self._try_write(write_pieces(self._sink, batch, save_piece), batch)
+            refused = await self._try_write(write_and_save(self._sink, batch, save_piece), batch)
             if refused is not None:
                 # Not of what is saved: that it is taken again would prove nothing.
                 await self._write_halves(left, refused)

@@ -21,7 +21,7 @@ from tailer.sink import Sink
 
 
 class Saver:
-    """Saves a sink's offsets. It outlives a retry: after a failed save, the next attempt saves
+    """Saves a feed's offsets. It outlives a retry: after a failed save, the next attempt saves
     before it writes. Otherwise a full disk would have one batch written again and again."""
 
     def __init__(self) -> None:
@@ -33,22 +33,22 @@ class Saver:
         sink: Sink,
         offsets: OffsetStore,
         saved: Offset | None,
-        kept: Offset | None,
+        sink_offset: Offset | None,
         start: Callable[[], Awaitable[Offset]],
         *,
         has_written: bool = False,
     ) -> Offset:
-        """Return the offset to start from: ``kept`` by the sink, ``saved``, or the feed's
-        ``start``.
+        """Return the offset to start from: ``sink_offset``, which the sink keeps, ``saved``, or the
+        feed's ``start``.
 
         ``has_written``: the feed has written to this sink before. Raises :class:`SinkRejected` for
         a target that lacks what it has written.
         """
-        offset = kept or saved
+        offset = sink_offset or saved
         if offset is not None and sink.lacks_beginning:
             await sink.set_offset(feed, None)  # or the next start would find it begun
             raise _make_target_lost(offset)
-        check_target(sink, kept, offset, has_written=has_written)
+        check_target(sink, sink_offset, offset, has_written=has_written)
         if offset is None:
             # Resolved once: after a failure or a restart, "latest" is another version, and commits
             # made meanwhile would be skipped.
@@ -67,12 +67,12 @@ class Saver:
 
 
 def check_target(
-    sink: Sink, kept: Offset | None, offset: Offset | None, *, has_written: bool
+    sink: Sink, sink_offset: Offset | None, offset: Offset | None, *, has_written: bool
 ) -> None:
     """Raise :class:`SinkRejected` if a sink that keeps the offset with the data has none, though
     the feed ``has_written`` to it: its target was removed, emptied or replaced by another one, or
     the options name another one. ``offset`` is where the feed would continue."""
-    if has_written and kept is None and offset is not None and sink.traits.keeps_offset:
+    if has_written and sink_offset is None and offset is not None and sink.traits.keeps_offset:
         raise _make_target_lost(offset)
 
 
@@ -91,10 +91,10 @@ async def find_saved_offset(feed: str, sink: Sink, offsets: OffsetStore) -> Offs
 
     A sink that is away does not hide what is saved, which may be an earlier offset.
     """
-    kept = None
+    sink_offset = None
     with suppress(TailerError, OSError, NotImplementedError):
-        kept = await sink.look(feed)
-    return kept or await offsets.load()
+        sink_offset = await sink.look(feed)
+    return sink_offset or await offsets.load()
 
 
 class Publisher:

@@ -19,7 +19,7 @@ from tailer.feed.progress import Observer
 from tailer.feed.read_context import Emit, EmitBatch, FeedItem, ReadContext
 from tailer.feed.snapshots import Resnapshots, read_snapshot
 from tailer.log.follow import follow_backlog
-from tailer.log.same_table import check_same_table, check_table_exists
+from tailer.log.same_table import check_table_exists, confirm_table
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
 from tailer.process.threads import run_blocking
@@ -158,7 +158,8 @@ async def send_items(
     ``read_function`` does the reading itself.
     """
     log, policy = context.log, context.options.policies.on_data_loss
-    # What is sent moves the sender, is shaped, then looked at by whoever runs the feed, then piped.
+    # An item is shaped, looked at by whoever runs the feed, and piped; then the sender moves to its
+    # offset, even if no row was left.
     sender = ItemSender(_build_shaping_emit(context, emit), start)
     while True:
         try:
@@ -169,7 +170,7 @@ async def send_items(
             if policy == "fail":
                 raise
             # Or they are missing because the table is another one.
-            at = await check_same_table(log, sender.at)
+            at = await confirm_table(log, sender.at)
             at = at.resumable_with(context.counted_by)
             notice = await continue_after_loss(log, at, loss, policy, context.lost)
             context.observer.note_loss(notice)
@@ -187,7 +188,7 @@ async def _read_in_order(
     # A version that does not exist yet is skipped when it is committed.
     skips = context.orders.skips
     if sender.at.version in skips:
-        await check_same_table(context.log, sender.at)
+        await confirm_table(context.log, sender.at)
     while sender.at.version in skips and sender.at.version <= await context.log.latest_version():
         await sender(await find_skip_notice(context, sender.at))
     snapshots = Resnapshots(context)

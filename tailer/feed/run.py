@@ -154,7 +154,7 @@ async def _prepare_attempt(feed: Feed, calls: SinkCalls, fitting: Fitting) -> _A
     if saved is None:
         await _check_new_feed(feed, fitting)
     _find_record_form(feed, saved)  # may refuse it, before the sink does anything
-    kept = await calls.open(feed.name)
+    sink_offset = await calls.open(feed.name)
     has_written = bool(feed.orders.record_form)
     form = _find_record_form(feed, saved)  # now the sink may know more of its target
     offset = await feed.saver.choose_start(
@@ -162,14 +162,14 @@ async def _prepare_attempt(feed: Feed, calls: SinkCalls, fitting: Fitting) -> _A
         sink=feed.sink,
         offsets=feed.offsets,
         saved=saved,
-        kept=kept,
+        sink_offset=sink_offset,
         start=lambda: feed.start(feed.log),
         has_written=has_written,
     )
     feed.progress.note_start(offset)
     publisher = _make_publisher(feed, calls, form)
     feed.lost.forget_unconfirmed()
-    if (has_written or kept is not None) and form != feed.orders.record_form:
+    if (has_written or sink_offset is not None) and form != feed.orders.record_form:
         # The sink's options accept another form this once; or a process ended after a write, and
         # before it saved the form.
         await publisher.save_record_form()

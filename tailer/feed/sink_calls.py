@@ -17,7 +17,7 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TransientError, may_heal
 from tailer.feed.parking import Parking
 from tailer.feed.progress import FeedProgress, SlowSink
-from tailer.sink import Sink, write_pieces
+from tailer.sink import Sink, write_and_save
 
 #: After this many seconds a call of a sink is named.
 SLOW_S = 60.0
@@ -66,7 +66,7 @@ class SinkCalls:
                     raise batch.refused
                 await self._parking.park_row(batch, batch.refused)
             elif self._parking is None:
-                await write_pieces(self.sink, batch, save_alive)
+                await write_and_save(self.sink, batch, save_alive)
             else:
                 await self._parking.write(batch, save_alive)
 

@@ -23,7 +23,7 @@ from tailer.log.json_files import CommitText
 from tailer.log.listing import list_versions
 from tailer.log.questions import CursorAction, CursorAnswer
 from tailer.log.readers import SMALL_BYTES_MAX, LogReader
-from tailer.log.same_table import find_commit_tag, state_at
+from tailer.log.same_table import find_commit_tag, load_state_before
 from tailer.log.table import TableLog
 from tailer.process.threads import run_blocking
 from tailer.store import LOG_DIR, Watch
@@ -64,7 +64,7 @@ async def follow_backlog(
     """
     # Seen before the state is read: a table that replaces this one later is noticed.
     tag = await find_commit_tag(log, start.version - 1)
-    before = await state_at(log, start)
+    before = await load_state_before(log, start)
     store = log.store
     facts = LogFacts(store.root, log.torn_commit_max_s, store.check_s, store.server_log)
     newest, reported = max(list_versions(log.listed), default=-1), -1

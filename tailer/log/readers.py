@@ -48,17 +48,17 @@ class PlainReader(LogReader):
 
     def __init__(self, json: JsonFiles) -> None:
         self._json = json
-        self._rest: str | None = None
+        self._missing_at_mark: str | None = None
 
     async def read_commit(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
         """See :class:`LogReader`. A folder that has not changed is not searched again."""
         mark = self._json.store.rest_mark(LOG_DIR)
-        if mark is not None and mark == self._rest:
+        if mark is not None and mark == self._missing_at_mark:
             return NotThere(asked_at, idle=True)
         try:
             return await self._json.read_commit_text(format_commit_name(version))
         except FileNotFoundError:
-            self._rest = mark
+            self._missing_at_mark = mark
             return NotThere(asked_at)
 
     async def find_blocking_files(

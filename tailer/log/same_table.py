@@ -29,7 +29,7 @@ def check_offset(log: TableLog, offset: Offset, state: TableState) -> None:
         )
 
 
-async def check_same_table(log: TableLog, offset: Offset) -> Offset:
+async def confirm_table(log: TableLog, offset: Offset) -> Offset:
     """Return the offset with the id of the table that is there. Raises :class:`OffsetError` if it
     is of another one. If the newest version can't be read, nothing is known."""
     try:
@@ -74,7 +74,7 @@ async def snapshot_for(log: TableLog, offset: Offset, version: int) -> Snapshot:
     return snapshot
 
 
-async def state_at(log: TableLog, start: Offset) -> TableState | None:
+async def load_state_before(log: TableLog, start: Offset) -> TableState | None:
     """Return the state before an offset's version, None for version 0.
 
     Raises :class:`OffsetError` for another table.
@@ -128,4 +128,4 @@ async def check_listed(log: TableLog, at: Offset, version: int, tag: str | None)
     if log.store.server_log:
         return  # its server names the table
     if tag is None or await log.find_tag(format_commit_name(version)) != tag:
-        await check_same_table(log, at)
+        await confirm_table(log, at)

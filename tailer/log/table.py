@@ -318,8 +318,8 @@ class TableLog(LogListing):
             check_by_path(state.protocol)
 
     async def find_commit_id(self, version: int) -> str | None:
-        """Return the id of a version's commit (:attr:`tailer.delta.commit.Commit.id`); None if it
-        is not there any more, or in a server's answers, which may differ each time."""
+        """Return the id of a version's commit (:meth:`tailer.delta.commit.Commit.read_id`); None
+        if it is not there any more, or in a server's answers, which may differ each time."""
         if self.store.server_log:
             return None
         try:

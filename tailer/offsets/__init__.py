@@ -10,7 +10,8 @@ from tailer.plugins.contract import Contract
 
 __all__ = ["LEASE_S", "OffsetStore"]
 
-#: How long, in seconds, a feed on S3 remains its owner's after the owner's last write.
+#: How long, in seconds, a feed whose state is in an object store remains its owner's after the
+#: last write of that one.
 LEASE_S = 60.0
 
 

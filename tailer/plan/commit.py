@@ -61,7 +61,7 @@ async def plan_commit(
 ) -> CommitPlan:
     """Plan a commit; read the version before only if removes lack fields that only its adds have.
 
-    ``ineffective`` is the result of :meth:`tailer.plan.live_files.LiveFiles.find_ineffective`.
+    ``ineffective`` is the result of :meth:`tailer.plan.live_files.LiveFiles.apply_commit`.
     Raises :class:`TableError` if ``source`` does not fit the commit.
     """
     derived = choose_source(commit, source) == "derived"

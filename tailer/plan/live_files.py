@@ -52,10 +52,10 @@ class LiveFiles:
         self._at: tuple[int, str, str] | None = None  # version, its commit's tag, table id
         self._found: dict[tuple[int, str, str], Ineffective] = {}  # the last ones, of the same keys
 
-    async def find_ineffective(
+    async def apply_commit(
         self, log: TableLog, commit: Commit, source: ChangeSource, spill_folder: str | None = None
     ) -> Ineffective:
-        """Return the file actions of a commit that change nothing, each as its digest.
+        """Apply a commit. Return its file actions that change nothing, each as its digest.
 
         Commits come in order. A commit out of order costs a read of the whole snapshot before it,
         unless it is one of the last ones, which a feed repeats after a failure. If the changes of a
@@ -102,7 +102,7 @@ class LiveFiles:
         return None if self._at is None else self._at[0]
 
     def ineffective_in(self, version: int) -> Ineffective:
-        """Return the result of :meth:`find_ineffective` for one of the last versions."""
+        """Return the result of :meth:`apply_commit` for one of the last versions."""
         return next((m for at, m in self._found.items() if at[0] == version), frozenset())
 
     async def _load_files(self, log: TableLog, commit: Commit, spill_folder: str | None) -> bool:

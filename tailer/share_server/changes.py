@@ -190,7 +190,7 @@ class _Walk:
         if self.historical and changed and commit.version > self.first:
             yield writer.make_metadata_line(commit.after, commit.version, None)
         source: ChangeSource = "cdf" if self.feed else "derived"
-        ineffective = await live.find_ineffective(self.table.log, commit, source)
+        ineffective = await live.apply_commit(self.table.log, commit, source)
         lines = self._make_lines(
             await plan_commit(self.table.log, commit, source, ineffective), writer
         )

@@ -45,7 +45,7 @@ __all__ = [
     "load_sink",
     "make_sink",
     "own_prefix",
-    "write_pieces",
+    "write_and_save",
 ]
 
 GROUP = "tailer.sinks"
@@ -265,7 +265,7 @@ class Sink(Contract, ABC):
 
         ``saved`` is the form of the records before, None if there were none, and ``at`` where the
         feed continues. Raises :class:`ConfigError` if the two differ and the options do not accept
-        it. Called before :meth:`open`, where a ``saved`` says that the target has been written to,
+        it. Called before :meth:`open` (a ``saved`` then says that the target has been written to),
         and again after it, when the sink may add what it knows of its target by then.
         """
         return {}
@@ -295,7 +295,7 @@ class Sink(Contract, ABC):
         )
 
 
-async def write_pieces(
+async def write_and_save(
     sink: Sink, batch: ChangeBatch, save: Callable[[Offset], Awaitable[None]]
 ) -> None:
     """Write a batch to a sink, and ``save`` the offsets within it before which all is durable."""

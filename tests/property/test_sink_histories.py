@@ -192,7 +192,7 @@ class MemoryBroker:
         self.world = world
         self.epoch = 0
 
-    def check_brokers(self) -> None:
+    def prepare_progress_topic(self) -> None:
         self.world.step()
 
     def connect(self, data_topic: str | None) -> None:  # noqa: ARG002

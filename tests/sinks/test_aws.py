@@ -18,7 +18,7 @@ from sinks.aws.sqs import SqsSink, build_entries
 from sinks.messages.messages import parse_limit
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import Sink, make_sink, write_pieces
+from tailer.sink import Sink, make_sink, write_and_save
 from tailer.testing.batches import change_batch
 from tests.support.aws import AWS_SINKS, REGION, Aws
 from tests.support.components import free_port
@@ -164,7 +164,7 @@ async def test_requests_that_were_taken_are_not_sent_again(
         saved.append(offset)
 
     with pytest.raises(TransientError):
-        await write_pieces(sink, batch, save)
+        await write_and_save(sink, batch, save)
     assert [offset.index for offset in saved] == [10]
     await sink.write(batch)
     await sink.aclose()

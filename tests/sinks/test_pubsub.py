@@ -21,7 +21,7 @@ import pytest
 from sinks.pubsub.sink import name_keys
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, SinkRejected, TargetRefused, TransientError
-from tailer.sink import Sink, make_sink, write_pieces
+from tailer.sink import Sink, make_sink, write_and_save
 from tailer.testing.batches import change_batch
 from tests.conformance.faults import POISON
 from tests.support.components import free_port
@@ -235,7 +235,7 @@ async def test_the_offset_moves_behind_what_was_taken_without_a_gap(
         pubsub.failing(name, Status.INVALID_ARGUMENT, text='"name 37"', reason=reason),
         pytest.raises(RowsRefused, match=reason),
     ):
-        await write_pieces(sink, batch, save)
+        await write_and_save(sink, batch, save)
     taken = batch.rows_before(saved[0])
     first = set(ids(pubsub, name))
     assert set(range(taken)) <= first

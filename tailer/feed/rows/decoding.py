@@ -63,7 +63,8 @@ class SpanDecoder:
         self._error: Exception | None = None
 
     def is_quick(self) -> bool:
-        """Return whether the first step takes no longer than a hop into a thread."""
+        """Return whether the first step takes no longer than a hop into a thread. Never of a cdc
+        file: the log does not count its rows."""
         entries = [entry for entry in self._group if entry.file_to_read is not None]
         if len(entries) != 1:
             return not entries
@@ -141,7 +142,7 @@ class SpanDecoder:
         while end < len(self._group):
             entry = self._group[end]
             if entry.file is not None:
-                whole = entry.part is None and not entry.is_unread
+                whole = entry.byte_range is None and not entry.is_unread
                 if not (whole and self._small.can_take(entry.file)):
                     break
                 files += 1
@@ -157,7 +158,7 @@ class SpanDecoder:
         if file.kept is not None:  # finding the changes has decoded them
             found = iterate_kept_rows(file, self._skip)
         else:
-            found = self._decode_rows(opened or self._open_file(file), left_out, entry.part)
+            found = self._decode_rows(opened or self._open_file(file), left_out, entry.byte_range)
         for rows in found:
             if left_out.count:
                 yield DecodedEntries([(entry, left_out.count)])
@@ -165,7 +166,7 @@ class SpanDecoder:
             yield DecodedEntries([(entry, rows.batch.num_rows)], rows)
         if left_out.count:
             yield DecodedEntries([(entry, left_out.count)])
-        if entry.part is None or entry.part.is_last:
+        if entry.byte_range is None or entry.byte_range.is_last:
             self._count_read_files([file])
 
     def _decode_rows(

@@ -144,7 +144,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         if whole or not self._divides or size < 2 * self._bytes_max:
             return [entry]
         parts = divide_size(size, self._bytes_max)
-        return [structs.replace(entry, part=part) for part in parts]
+        return [structs.replace(entry, byte_range=part) for part in parts]
 
     async def _peek_entry(self) -> SpanEntry | None:
         """Return the next entry, with those after it being opened as far as the budget goes."""

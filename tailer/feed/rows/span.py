@@ -90,7 +90,7 @@ class SpanEntry(Struct, eq=False):
 
     The rows of a file that ``is_unread`` are counted as if they were delivered: it is lost, or none
     of its rows is selected (:class:`tailer.feed.read_context.Unread`). ``opened`` is the file's
-    content, where it was opened ahead of decoding. With a ``part``, only the rows in it are
+    content, where it was opened ahead of decoding. With a ``byte_range``, only the rows in it are
     meant, and the entries of the other parts follow.
     """
 
@@ -98,7 +98,7 @@ class SpanEntry(Struct, eq=False):
     file: ChangeFile | None = None
     is_unread: bool = False
     opened: Fetched | None = None
-    part: ByteRange | None = None
+    byte_range: ByteRange | None = None
 
     @property
     def file_to_read(self) -> ChangeFile | None:
@@ -109,7 +109,11 @@ class SpanEntry(Struct, eq=False):
         """Return the encoded bytes that are read."""
         file = self.file_to_read
         size = 0 if file is None else file.size or 0
-        return size if self.part is None else min(size, self.part.end) - self.part.first
+        return (
+            size
+            if self.byte_range is None
+            else min(size, self.byte_range.end) - self.byte_range.first
+        )
 
     def close(self) -> None:
         """Close the file, if it is open."""

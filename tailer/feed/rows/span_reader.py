@@ -51,13 +51,13 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, spans:
     finder = context.make_finder(span.first)
     assembler = BatchAssembler(context, finder, span.first, spans=spans)
 
-    async def use(step: DecodedStep) -> None:
+    async def emit_step(step: DecodedStep) -> None:
         for batch in assembler.add_step(step.decoded):
             await emit(batch)
         context.observer.count_fetched(step.files_read, step.bytes_read)
 
     try:
-        await decode_span(context, span, finder, use, spans=spans)
+        await decode_span(context, span, finder, emit_step, spans=spans)
     except TableError as e:
         e.at(table=context.log.store.root)
         raise
@@ -69,7 +69,7 @@ async def decode_span(
     """Decode the files of a span, and use the steps in their order."""
     small = SmallFiles(context.decode, context.layouts) if spans else None
 
-    async def decode(group: list[SpanEntry], use: Use[DecodedStep]) -> None:
+    async def decode_group(group: list[SpanEntry], use: Use[DecodedStep]) -> None:
         decoder = SpanDecoder(context, small, group, finder.skip)
         in_place = decoder.is_quick()
         try:
@@ -90,12 +90,12 @@ async def decode_span(
     decoded_by = DecodedBy.THIS_PROCESS if remote is None else DecodedBy.OTHERS
     async with aclosing(SpanFiles(context, span, finder, decoded_by)) as groups:
         if remote is not None:
-            await decode_remotely(context, remote, groups, _take_turns(decode), use)
+            await decode_remotely(context, remote, groups, _take_turns(decode_group), use)
         elif finder.skip.remaining or (known_bytes is not None and known_bytes <= GROUP_BYTES):
             async for group in groups:
-                await decode(group, use)
+                await decode_group(group, use)
         else:
-            await decode_in_lanes(groups, _take_turns(decode), use, attrgetter("size"))
+            await decode_in_lanes(groups, _take_turns(decode_group), use, attrgetter("size"))
 
 
 def _take_turns(decode: Decode) -> Decode:

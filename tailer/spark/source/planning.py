@@ -197,11 +197,11 @@ class StreamPlanner:
             raise e.at(table=self.log.store.root, version=commit.version) from None
 
     async def _plan_version(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
-        planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms, commit.id))
+        planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms, commit.read_id()))
         if not files:
             return planned
         source = self.options.change_source
-        ineffective = await self._live.find_ineffective(self.log, commit, source)
+        ineffective = await self._live.apply_commit(self.log, commit, source)
         if self._is_passed_over(commit):
             return planned
         plan = await plan_commit(self.log, commit, source, ineffective)
